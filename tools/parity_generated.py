@@ -28,6 +28,7 @@ import transformers
 import make_golden_bpe_tokenizer as clip_tokenizers
 import parity
 import parity_checkpoints as checkpoints
+import parity_flux2_klein as flux2_klein
 import parity_samplers as samplers
 import parity_stable_diffusion as stable_diffusion
 import parity_z_image as z_image
@@ -76,6 +77,16 @@ Z_IMAGE = {
     "n_layers": [1, 3], "n_kv_heads": [1], "axes_dims": [[2, 4, 6], [8, 2, 2], [0, 6, 6]], "axes_lens": [[640, 8, 8]]}
 RARE_Z_IMAGE = {"all_patch_size": [(2, 4), (4,)], "siglip_feat_dim": [8], "axes_lens": [[40, 64, 64], [33, 8, 8], [640, 3, 64]],
                 "n_refiner_layers": [-1]}
+FLUX2 = {
+    "mlp_ratio": [1.5, 2.3], "rope_theta": [100, 10000], "eps": [1e-3], "timestep_guidance_channels": [10, 37, 64], "num_layers": [2, 3],
+    "num_single_layers": [1, 3], "axes_dims_rope": [[0, 2, 4, 2], [2, 6, 0, 0]]}
+RARE_FLUX2 = {"guidance_embeds": [True], "patch_size": [2], "out_channels": [8, 16], "num_layers": [0], "num_single_layers": [0],
+              "axes_dims_rope": [[2, 2, 4], [1, 3, 2, 2]]}
+FLUX2_VAE = {
+    "layers_per_block": [2], "norm_num_groups": [2], "batch_norm_eps": [0.5], "batch_norm_momentum": [0.3], "use_quant_conv": [False],
+    "use_post_quant_conv": [False], "mid_block_add_attention": [False], "sample_size": [8, 64], "block_out_channels": [(4, 8, 8), (8, 4, 4, 8)],
+    "decoder_block_out_channels": [(8, 4, 12, 8)]}
+RARE_FLUX2_VAE = {"act_fn": ["gelu", "swish"], "out_channels": [1, 4], "patch_size": [(1, 1), (1, 4)]}
 QWEN3 = {
     "num_key_value_heads": [1, 4], "head_dim": [6, 10], "num_hidden_layers": [1, 2, 4], "rms_norm_eps": [1e-3], "intermediate_size": [44],
     "hidden_size": [24], "tie_word_embeddings": [True], "rope_parameters": [{"rope_type": "default", "rope_theta": 300.0}],
@@ -87,12 +98,13 @@ FLOW = {
     "base_image_seq_len": [100], "max_image_seq_len": [2000], "shift_terminal": [0.1], "use_karras_sigmas": [True],
     "use_exponential_sigmas": [True], "use_beta_sigmas": [True], "num_train_timesteps": [500], "invert_sigmas": [True]}
 RARE_SHARE = 0.25
-FAMILIES = ("1.5", "2.1", "XL", "Alpha", "Sigma", "Z-Image")
+FAMILIES = ("1.5", "2.1", "XL", "Alpha", "Sigma", "Z-Image", "klein")
 INDEX = {"force_zeros_for_empty_prompt": [False, None]}
 # Keys that a file may have null, lack, or hold although no class has them.
 PARTS = {"SD": ("unet", "vae", "text_encoder", "scheduler", "index"),
          "PixArt": ("transformer", "vae", "text_encoder", "scheduler", "index"),
-         "Z-Image": ("transformer", "vae", "text_encoder", "scheduler", "index")}
+         "Z-Image": ("transformer", "vae", "text_encoder", "scheduler", "index"),
+         "klein": ("transformer", "vae", "text_encoder", "scheduler", "index")}
 FILES = [checkpoints.stray_files, checkpoints.weights_and_index]
 
 
@@ -164,16 +176,27 @@ class ZImage(checkpoints.Edited, z_image.Row):
     pieces: str = "qwen"
 
 
-def random_z_image(source, share, edit, texts):
-    scheduler = (source.choice([parity.FLOW] * 18 + [parity.EULER, parity.UNIPC]), {"shift": 3.0, **some(source, FLOW, share)})
+@dataclasses.dataclass(frozen=True)
+class Klein(checkpoints.Edited, flux2_klein.Row):
+    edit: typing.Callable = lambda folder: None
+    pieces: str = "qwen"
+
+
+def random_flow(source, share, scales, options):
+    """What requests of pipelines with Qwen3 and flow matching have in common."""
+    scheduler = (source.choice([parity.FLOW] * 18 + [parity.EULER, parity.UNIPC]), {**options, **some(source, FLOW, share)})
     if scheduler[0] != parity.FLOW:
         scheduler = (scheduler[0], parity.MILD)
     prompts = source.choice([[parity.CIRCLE], [""], parity.THREE, [parity.LONG, "a"], z_image.SPECIAL])
     # A single step cannot end at a noise level of its own.
     least = 2 if "shift_terminal" in scheduler[1] else 1
-    request = {"steps": source.randint(least, 5), "guidance": source.choice([0.0, 0.4, 1.0, 3.0, 5.0]), "scheduler": scheduler,
-               "size": (16 * source.randint(1, 6), 16 * source.randint(1, 6)), "negative": source.choice([None, "blurry, white"]),
-               "images": source.choice([1, 1, 2]), "tokens": source.choice([None, None, 7, 40, 200]), "prompts": prompts,
+    return {"steps": source.randint(least, 5), "guidance": source.choice(scales), "scheduler": scheduler,
+            "size": (16 * source.randint(1, 6), 16 * source.randint(1, 6)), "negative": source.choice([None, "blurry, white"]),
+            "images": source.choice([1, 1, 2]), "tokens": source.choice([None, None, 7, 40, 200]), "prompts": prompts}
+
+
+def random_z_image(source, share, edit, texts):
+    request = {**random_flow(source, share, [0.0, 0.4, 1.0, 3.0, 5.0], {"shift": 3.0}),
                "cfg_normalization": source.choice([None, None, 0.5, 1]), "cfg_truncation": source.choice([None, None, 0.0, 0.4, 1]),
                "channels": source.choice([4, 4, 16]), "causal": source.random() < 0.2, "vae": some(source, VAE, share)}
     parts = {"transformer": some(source, Z_IMAGE, share), "text": some(source, QWEN3, share)}
@@ -184,9 +207,21 @@ def random_z_image(source, share, edit, texts):
     return Case(ZImage("case", edit=edit, **request, **parts), texts)
 
 
+def random_klein(source, share, edit, texts):
+    request = {**random_flow(source, share, [None, 0.4, 1.0, 3.0, 5.0], flux2_klein.SHIFT[1]), "distilled": source.random() < 0.3,
+               "channels": source.choice([16, 16, 4]), "causal": source.random() < 0.7, "vae": some(source, FLUX2_VAE, share)}
+    parts = {"transformer": some(source, FLUX2, share),
+             "text": {**some(source, QWEN3, share), "num_hidden_layers": source.choice([27, 28, 28, 29, 31])}}
+    rare_text = {**RARE_QWEN3, "num_hidden_layers": [9, 26]}
+    del rare_text["layer_types"]
+    merge(parts, request, one_rare(source, [("transformer", RARE_FLUX2), ("text", rare_text), ("vae", RARE_FLUX2_VAE)]))
+    texts.insert(0, {**request, **parts})
+    return Case(Klein("case", edit=edit, **request, **parts), texts)
+
+
 def random_case(source, family):
     share = source.choice([0.05, 0.1, 0.2])
-    base = {"1.5": "SD", "2.1": "SD", "XL": "SD", "Z-Image": "Z-Image"}.get(family, "PixArt")
+    base = {"1.5": "SD", "2.1": "SD", "XL": "SD", "Z-Image": "Z-Image", "klein": "klein"}.get(family, "PixArt")
     name, options = source.choice([stable_diffusion.RELEASED_PNDM, (parity.EULER, parity.MILD), (parity.DDIM, parity.SCALED),
                                    (parity.DPM, parity.MILD), (parity.UNIPC, parity.MILD)])
     if source.random() < 0.3:
@@ -195,6 +230,8 @@ def random_case(source, family):
     edits, texts = random_edits(source, base)
     if base == "Z-Image":
         return random_z_image(source, share, checkpoints.both(*edits), texts)
+    if base == "klein":
+        return random_klein(source, share, checkpoints.both(*edits), texts)
     request = {"steps": source.randint(1, 5), "guidance": source.choice([1.0, 0.5, 3.0, 7.5]), "size": (64, 64),
                "negative": source.choice([None, "blurry, white"]), "images": source.choice([1, 1, 2]), "scheduler": (name, options),
                "prompts": [source.choice([parity.CIRCLE, "", parity.UNICODE])], "vae": some(source, VAE, share)}

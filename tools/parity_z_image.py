@@ -41,14 +41,17 @@ class Row(parity.Row):
         path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": TEMPLATE, **self.tokenizer}))
         return transformers.Qwen2Tokenizer.from_pretrained(folder)
 
-    def build(self, folder, pieces):
-        tokenizer = self.tokenizer_of(folder, pieces)
-        count, size = self.heads
+    def text_encoder_of(self, tokenizer, layers):
         encoder = transformers.Qwen3ForCausalLM if self.causal else transformers.Qwen3Model
-        text_encoder = encoder(transformers.Qwen3Config(**{
-            "vocab_size": len(tokenizer) + 3, "hidden_size": 20, "intermediate_size": 28, "num_hidden_layers": 3,
+        return encoder(transformers.Qwen3Config(**{
+            "vocab_size": len(tokenizer) + 3, "hidden_size": 20, "intermediate_size": 28, "num_hidden_layers": layers,
             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "tie_word_embeddings": False,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, **self.text}))
+
+    def build(self, folder, pieces):
+        tokenizer = self.tokenizer_of(folder, pieces)
+        text_encoder = self.text_encoder_of(tokenizer, 3)
+        count, size = self.heads
         third = size // 6 * 2
         transformer = diffusers.ZImageTransformer2DModel(**{
             "dim": count * size, "n_heads": count, "n_kv_heads": count, "n_layers": self.layers, "n_refiner_layers": 2,
@@ -84,12 +87,15 @@ class Row(parity.Row):
         limits = {name: getattr(self, name) for name in ("cfg_normalization", "cfg_truncation")}
         return {**super().request(), **{key: value for key, value in limits.items() if value is not None}}
 
+    def negatives(self):
+        """One for each prompt."""
+        return [self.negative] * len(self.prompts) if isinstance(self.negative, str) else list(self.negative)
+
     def call(self, pipeline, **options):
         options.pop("latents", None)  # the pipeline draws noise in fp32, whatever its dtype
         request = self.request()
-        if "negative_prompt" in request:
-            negative = request["negative_prompt"]
-            request["negative_prompt"] = [negative] * len(self.prompts) if isinstance(negative, str) else list(negative)
+        if self.negative is not None:
+            request["negative_prompt"] = self.negatives()
         # The pipeline writes into the lists of prompts.
         return pipeline(list(self.prompts), num_images_per_prompt=self.images, **request, **options).images
 

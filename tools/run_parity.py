@@ -13,6 +13,7 @@ import tempfile
 import traceback
 
 import diffusers  # noqa: F401  (for all tools)
+import diffusers.pipelines.flux2  # noqa: F401
 import diffusers.pipelines.pixart_alpha  # noqa: F401
 import diffusers.pipelines.stable_diffusion_xl  # noqa: F401
 import diffusers.pipelines.z_image  # noqa: F401
@@ -31,7 +32,8 @@ def commands(build, short):
             ["parity_images.py", "--tessera", f"{build}/tessera"],
             ["parity_generated.py", "--tessera", f"{build}/tessera", "--count", str(generated)],
             ["parity_samplers.py", "--binary", f"{build}/tests/run_samplers", "--count", str(samplers)],
-            ["parity_tokenizer.py", *tokenize], ["parity_bpe_tokenizer.py", *tokenize], ["parity_z_image.py", *rows]]
+            ["parity_tokenizer.py", *tokenize], ["parity_bpe_tokenizer.py", *tokenize], ["parity_z_image.py", *rows],
+            ["parity_flux2_klein.py", *rows]]
 
 
 def start(command, output):

@@ -57,6 +57,10 @@ bool takes_zeros(const Model& model) {
   return index.boolean("force_zeros_for_empty_prompt", true);
 }
 
+std::string why_distilled(const Request& /*request*/, const Model& /*model*/) {
+  return "the model is distilled to run without guidance";
+}
+
 // If it holds, `fields` have no effect.
 struct Condition {
   bool (*holds)(const Request&, const Model&);
@@ -69,6 +73,15 @@ const std::vector<Condition>& conditions() {
   static const std::vector<std::string> of_guidance = {
       "negative_prompt", "negative_prompt_2", "guidance_rescale", "cfg_normalization", "cfg_truncation"};
   static const std::vector<Condition> all = {
+      {.holds =
+           [](const Request& request, const Model& model) {
+             return model.is_distilled && request.guidance_scale > model.family->unguided_scale;
+           },
+       .reason = why_distilled,
+       .fields = {"guidance_scale"}},
+      {.holds = [](const Request&, const Model& model) { return model.is_distilled; },
+       .reason = why_distilled,
+       .fields = of_guidance},
       {.holds = [](const Request&, const Model& model) { return model.shape.takes_guidance_scale; },
        .reason =
            [](const Request&, const Model&) {

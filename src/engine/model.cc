@@ -41,6 +41,7 @@ JsonConfig read_scheduler(const std::filesystem::path& folder, const JsonConfig&
 }
 
 constexpr const char* kSafetyChecker = "safety_checker";
+constexpr const char* kIsDistilled = "is_distilled";
 
 // Returns whether the index names a class for the part and its folder exists.
 bool has_part(const JsonConfig& index, const std::filesystem::path& folder, const char* name) {
@@ -59,7 +60,8 @@ void warn_of_unknown_keys(const JsonConfig& index, const models::Family& family)
     const std::string& name = item.key();
     const auto is_name = [&](const models::PipelinePart& part) { return part.name == name; };
     const bool is_known = std::any_of(family.parts.begin(), family.parts.end(), is_name) ||
-                          std::find(known.begin(), known.end(), name) != known.end() || is_never_run(name);
+                          std::find(known.begin(), known.end(), name) != known.end() || is_never_run(name) ||
+                          (family.may_be_distilled && name == kIsDistilled);
     if (!is_known && !name.starts_with('_') && !models::is_absent(index, name) && item.value() != Json(false))
       unknown.push_back(name);
   }
@@ -154,6 +156,8 @@ Model read_model(const std::filesystem::path& folder, const std::optional<std::f
   model.shape = model.family->read_shape(folder);
   // diffusers loads none beside a single file either.
   model.has_safety_checker = !single_file && has_part(index, folder, kSafetyChecker);
+
+  model.is_distilled = model.family->may_be_distilled && index.boolean(kIsDistilled, false);
 
   model.scale = model.family->read_latent_scale(folder, model.shape.latent_channels);
   model.scheduler = read_scheduler(folder, index, model.family->scheduler_library);

@@ -24,6 +24,7 @@ struct Model {
   models::LatentScale scale;
   models::DenoiserShape shape;
   bool has_safety_checker = false;  // it is never run
+  bool is_distilled = false;        // Family::may_be_distilled
   FileStamps stamps;                // of the files in the folder when it was read
 
   bool has_part(const std::string& name) const;

@@ -34,6 +34,16 @@ std::vector<models::Conditioning> conditionings_of(
   return all;
 }
 
+// Latents on the CPU as diffusers' pipeline returns them.
+at::Tensor output_latents(const RunContext& run, const at::Tensor& z) {
+  const models::Family& family = *run.model.family;
+  if (!family.output_latents || z.is_meta()) return z;
+  run.model.stamps.require_unchanged();
+  models::LoadOptions options;
+  options.variant = run.model.variant;
+  return family.output_latents(run.model.folder, options, z);
+}
+
 }  // namespace
 
 void prepare(RunContext& run) {
@@ -98,7 +108,8 @@ std::vector<Result> finish(RunContext& run) {
     Result& all = run.result;
     std::vector<Image> images = std::exchange(all.images, {});
     if (!run.latents.empty() && run.latents.front().defined())
-      all.latents = run.latents.size() == 1 ? run.latents.front() : at::concat(run.latents);
+      all.latents =
+          output_latents(run, run.latents.size() == 1 ? run.latents.front() : at::concat(run.latents));
     for (const Range& own : run.batch->pictures) {
       Result& result = results.emplace_back(all);
       if (all.latents.defined()) result.latents = all.latents.narrow(0, own.begin, own.length);

@@ -196,7 +196,7 @@ Settings resolve(const Request& wish, const Model& model) {
   }
   if (family.has_own_sampler()) choose_own_sampling(request, model);
   choose(request.num_inference_steps, family.default_steps);
-  choose(request.guidance_scale, family.default_guidance);
+  choose(request.guidance_scale, model.is_distilled ? family.unguided_scale : family.default_guidance);
   settings.scheduler = scheduler_class(request, model);
   require_used_fields(request, model, settings.scheduler);
   const auto uses = [&](const char* name) { return uses_field(model, settings.scheduler, name); };
@@ -216,6 +216,7 @@ Settings resolve(const Request& wish, const Model& model) {
   }
   check_counts(request);
   settings.warnings = drop_without_effect(request, model);
+  choose(request.guidance_scale, family.unguided_scale);  // where it has no effect
   for (const std::string& each : stated_otherwise(model, request)) settings.warnings.push_back(each);
   if (model.has_safety_checker && request.output_type == OutputType::kImage) {
     settings.warnings.emplace_back(
@@ -271,11 +272,13 @@ std::unique_ptr<samplers::Sampler> make_sampler(const Settings& settings, const 
                                          .num_frames = settings.frames});
   const int64_t tokens = model.shape.token_grid(settings.latents).tokens();
   const bool ends_in_sample = model.family->takes_sample_of_single_step && settings.steps == 1;
+  std::optional<double> mu;
+  if (model.family->mu) mu = model.family->mu(tokens, settings.steps);
   const Request& request = settings.request;
   return samplers::make_sampler(
       model.scheduler, request.scheduler,
       {settings.steps, tokens, request.eta.value_or(0), ends_in_sample,
-       samplers::parse_options(request.scheduler_options), model.family->has_even_sigmas});
+       samplers::parse_options(request.scheduler_options), model.family->has_even_sigmas, mu});
 }
 
 parallel::Workload workload(const Settings& settings, const Model& model) {

@@ -118,14 +118,16 @@ Fields<Request> make_fields() {
            "Remove links, markup and other web-page residue from prompts [on where the model supports it]",
            prompt},
           "Only lower-case prompts and strip white space")),
-      plain_field(&R::height, {"height",
-                               "Image height: a multiple of 8, for PixArt and Z-Image of 16, or any with "
-                               "resolution binning; of videos any [the model's]",
-                               image, "PIXELS", 1, kMaxSide}),
-      plain_field(&R::width, {"width",
-                              "Image width: a multiple of 8, for PixArt and Z-Image of 16, or any with "
-                              "resolution binning; of videos any [the model's]",
-                              image, "PIXELS", 1, kMaxSide}),
+      plain_field(&R::height,
+                  {"height",
+                   "Image height: a multiple of 8, for PixArt, Z-Image and FLUX.2 klein of 16, or "
+                   "any with resolution binning; of videos any [the model's]",
+                   image, "PIXELS", 1, kMaxSide}),
+      plain_field(&R::width,
+                  {"width",
+                   "Image width: a multiple of 8, for PixArt, Z-Image and FLUX.2 klein of 16, or any "
+                   "with resolution binning; of videos any [the model's]",
+                   image, "PIXELS", 1, kMaxSide}),
       of_picture(plain_field(&R::seed, {"seed", "Seed of the random numbers [random]", image, "N"})),
       of_picture(plain_field(
           &R::num_images_per_prompt,
@@ -148,13 +150,14 @@ Fields<Request> make_fields() {
                   "Generate at exactly the requested size"),
       plain_field(&R::num_inference_steps,
                   {"num_inference_steps",
-                   "Number of denoising steps [20; Stable Diffusion and Z-Image 50, Open-Sora 30, 1.1 100]",
+                   "Number of denoising steps [20; Stable Diffusion, Z-Image and FLUX.2 klein 50, Open-Sora "
+                   "30, 1.1 100]",
                    sampling, "N", 1}),
       of_picture(plain_field(&R::guidance_scale,
                              {"guidance_scale",
                               "Guidance scale: higher values follow the prompt more closely, 1 (of "
                               "Z-Image 0) turns guidance off [PixArt 4.5, Stable Diffusion 7.5, XL and "
-                              "Z-Image 5, Open-Sora 7]",
+                              "Z-Image 5, FLUX.2 klein 4, Open-Sora 7]",
                               sampling, "X", 0})),
       plain_field(&R::guidance_rescale,
                   {"guidance_rescale", "Guidance rescale factor [0]", sampling, "X", 0, 1}),

@@ -21,7 +21,9 @@ struct Seconds {
 };
 
 struct Result {
-  at::Tensor latents;         // [N, C, h, w], fp32, on the CPU; the VAE's scaling is not undone
+  // Fp32 on the CPU, [N, C, h, w] as the denoiser takes them, so that the VAE's scaling is not undone, or
+  // what Family::output_latents makes of these.
+  at::Tensor latents;
   std::vector<Image> images;  // N; none for OutputType::kLatent, or if Observer::decoded_image takes them
   Seconds seconds;
   std::vector<double> step_seconds;  // group after group of the pictures, and in each part after part

@@ -47,26 +47,32 @@ AutoencoderKLFlux2Config::AutoencoderKLFlux2Config(const JsonConfig& json)
     json.refuse("patch_size", "the pipelines pack latents by 2 x 2");
 }
 
-AutoencoderKLFlux2Decoder::AutoencoderKLFlux2Decoder(const weights::Scope& scope,
-                                                     const AutoencoderKLFlux2Config& config)
-    : network(scope, config.decoder) {
+Flux2BatchNorm::Flux2BatchNorm(const weights::Scope& scope, const AutoencoderKLFlux2Config& config) {
   const weights::Scope norm = scope.with_dtype(at::kFloat) / "bn";
   const int64_t channels = config.channels();
   mean = norm.tensor("running_mean", {channels}).view({channels, 1, 1});
   deviation = at::sqrt(norm.tensor("running_var", {channels}) + config.batch_norm_eps).view({channels, 1, 1});
 }
 
-at::Tensor AutoencoderKLFlux2Decoder::unpacked(const at::Tensor& z) const {
-  return at::pixel_shuffle(z.to(at::kFloat) * deviation + mean, 2);
+at::Tensor Flux2BatchNorm::unpacked(const at::Tensor& z) const {
+  const at::Tensor blocks = z.to(at::kFloat) * deviation + mean;
+  const int64_t count = z.size(0), channels = z.size(1) / 4, rows = z.size(2), columns = z.size(3);
+  return blocks.reshape({count, channels, 2, 2, rows, columns})
+      .permute({0, 1, 4, 2, 5, 3})
+      .reshape({count, channels, 2 * rows, 2 * columns});
 }
+
+AutoencoderKLFlux2Decoder::AutoencoderKLFlux2Decoder(const weights::Scope& scope,
+                                                     const AutoencoderKLFlux2Config& config)
+    : norm(scope, config), network(scope, config.decoder) {}
 
 at::Tensor AutoencoderKLFlux2Decoder::decode_clip(const at::Tensor& z, int64_t /*frames*/, nn::Tokens& tokens,
                                                   ClipMemory* /*memory*/) const {
-  TESSERA_CHECK(z.dim() == 4 && z.size(1) == mean.size(0) && z.size(2) == tokens.held().rows &&
+  TESSERA_CHECK(z.dim() == 4 && z.size(1) == norm.mean.size(0) && z.size(2) == tokens.held().rows &&
                     z.size(3) == tokens.grid().columns,
                 "packed latents {} of a picture of {} x {}", fmt::join(z.sizes(), " x "), tokens.grid().rows,
                 tokens.grid().columns);
-  return network.decode_rows(unpacked(z), nn::Rows(tokens).finer());
+  return network.decode_rows(norm.unpacked(z), nn::Rows(tokens).finer());
 }
 
 LatentScale read_autoencoder_kl_flux2_scale(const std::filesystem::path& model, int64_t channels) {
@@ -90,6 +96,13 @@ std::unique_ptr<Decoder> load_autoencoder_kl_flux2_decoder(const std::filesystem
       is_fp16_on_cpu ? scope.with_dtype(at::kFloat) : scope, config);
   files.finish(statistics, /*is_all=*/true, {"encoder.", "quant_conv.", "bn.num_batches_tracked"});
   return decoder;
+}
+
+at::Tensor unpacked_flux2_latents(const std::filesystem::path& model, const LoadOptions& options,
+                                  const at::Tensor& z) {
+  const SuppressLog suppress_log;  // loading the decoder gives the same warnings
+  PartFiles files(model / "vae", weights::Library::kDiffusers, options);
+  return Flux2BatchNorm(files.scope(), AutoencoderKLFlux2Config(files.config())).unpacked(z);
 }
 
 }  // namespace tessera::models

@@ -27,6 +27,18 @@ struct AutoencoderKLFlux2Config {
   int64_t channels() const { return 4 * decoder.latent_channels; }
 };
 
+// What a batch norm took of the channels of packed latents in training.
+struct Flux2BatchNorm {
+  // `scope`: the root of the checkpoint.
+  Flux2BatchNorm(const weights::Scope& scope, const AutoencoderKLFlux2Config& config);
+
+  // Packed latents z [B, 4 C, h', w] as they are denoised -> those of the network, fp32 [B, C, 2 h', 2 w],
+  // which diffusers' pipelines return for the output type "latent".
+  at::Tensor unpacked(const at::Tensor& z) const;
+
+  at::Tensor mean, deviation;  // fp32 [4 C, 1, 1]
+};
+
 struct AutoencoderKLFlux2Decoder final : Decoder {
   // `scope`: the root of the checkpoint.
   AutoencoderKLFlux2Decoder(const weights::Scope& scope, const AutoencoderKLFlux2Config& config);
@@ -34,17 +46,14 @@ struct AutoencoderKLFlux2Decoder final : Decoder {
   // Each of the latents is a frame.
   at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens,
                          ClipMemory* memory) const override;
-  // Packed latents z [B, 4 C, h', w] as they are denoised -> those of the network, fp32 [B, C, 2 h', 2 w],
-  // which diffusers' pipelines return for the output type "latent".
-  at::Tensor unpacked(const at::Tensor& z) const;
   int64_t scale_factor() const override { return 2 * network.scale_factor(); }
   int64_t tile_size() const override { return network.tile_size(); }
   int64_t clip_bytes(int64_t height, int64_t width) const override {
     return network.clip_bytes(2 * height, 2 * width);
   }
 
+  Flux2BatchNorm norm;
   AutoencoderKLDecoder network;
-  at::Tensor mean, deviation;  // fp32 [4 C, 1, 1]
 };
 
 // Reads the scale from vae/config.json of `model`. Throws Error(kInput) if packed latents do not have
@@ -55,5 +64,9 @@ LatentScale read_autoencoder_kl_flux2_scale(const std::filesystem::path& model, 
 std::unique_ptr<Decoder> load_autoencoder_kl_flux2_decoder(const std::filesystem::path& model,
                                                            const LoadOptions& options,
                                                            LoadStatistics& statistics);
+
+// Flux2BatchNorm::unpacked() of latents on the CPU. Reads no other weights of vae/.
+at::Tensor unpacked_flux2_latents(const std::filesystem::path& model, const LoadOptions& options,
+                                  const at::Tensor& z);
 
 }  // namespace tessera::models

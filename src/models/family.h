@@ -197,9 +197,13 @@ struct Family {
   // Whether a run of one step ends in the sample that the model predicts, wherever the step would lead.
   bool takes_sample_of_single_step;
   bool has_even_sigmas = false;  // SamplerRun::has_even_sigmas
+  // SamplerRun::mu for so many tokens of a picture and steps; null where the scheduler's file has the rule.
+  double (*mu)(int64_t tokens, int64_t steps) = nullptr;
   // The guidance scale that adds nothing to the positive branch: that of Denoiser::guide() is larger by one
   // less this. Only above it there is a negative branch.
   double unguided_scale = 1;
+  // model_index.json may say `is_distilled`: such a model runs without guidance.
+  bool may_be_distilled = false;
   // Pixels of a side by default; otherwise the size that the model was trained on.
   std::optional<int64_t> default_side = {};
   // Maps a requested height and width by the model's resolution binning; nothing where a model of this sample
@@ -220,6 +224,10 @@ struct Family {
   std::unique_ptr<Encoder> (*load_encoder)(const std::filesystem::path& model, const LoadOptions&,
                                            LoadStatistics&) = nullptr;
   Conditioning (*join)(const std::vector<Conditioning>& parts, const std::string& where) = join_conditionings;
+  // Turns latents of a run, which are on the CPU, into those that diffusers' pipeline returns for its output
+  // type "latent"; reads what it needs of the model. Null where they are the same.
+  at::Tensor (*output_latents)(const std::filesystem::path& model, const LoadOptions&,
+                               const at::Tensor& z) = nullptr;
   // Makes every choice in what a request says of videos (models/video_request.h). Throws Error(kUsage). Null
   // for a family of pictures.
   VideoSettings (*resolve_video)(VideoRequest& request, const VideoInputs& inputs) = nullptr;

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "models/loading.h"
+#include "models/qwen3_prompt.h"
 #include "nn/patches.h"
 #include "nn/rotary.h"
 #include "ops/modulate.h"
@@ -315,6 +316,14 @@ std::unique_ptr<Denoiser> load_flux2(const std::filesystem::path& model, const L
   auto transformer = std::make_unique<Flux2Transformer>(files.scope(), config, local_blocks);
   files.finish(statistics, local_blocks.is_all());
   return transformer;
+}
+
+std::unique_ptr<TextEncoder> load_flux2_klein_text_encoder(const std::filesystem::path& model,
+                                                           const LoadOptions& options,
+                                                           LoadStatistics& statistics) {
+  return std::make_unique<Qwen3TextEncoder>(
+      model / "tokenizer", model / "text_encoder",
+      Qwen3PromptOptions{.states = {9, 18, 27}, .enable_thinking = false, .pads = true}, options, statistics);
 }
 
 }  // namespace tessera::models

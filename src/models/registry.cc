@@ -3,7 +3,9 @@
 
 #include "core/error.h"
 #include "models/autoencoder_kl.h"
+#include "models/autoencoder_kl_flux2.h"
 #include "models/family.h"
+#include "models/flux2.h"
 #include "models/loading.h"
 #include "models/pixart.h"
 #include "models/stable_diffusion.h"
@@ -204,6 +206,43 @@ Family z_image() {
           .load_decoder = load_shifted_decoder};
 }
 
+DenoiserShape read_flux2_klein_shape(const std::filesystem::path& model) {
+  const JsonConfig config = JsonConfig::read(part_folder(model, "transformer") / "config.json");
+  if (config.boolean("guidance_embeds", true))
+    config.fail("guidance_embeds", "false, as in FLUX.2 klein, the only FLUX.2 that can run");
+  return read_flux2_shape(model);
+}
+
+Family flux2_klein() {
+  return {.class_name = "Flux2KleinPipeline",
+          .title = "FLUX.2 klein",
+          .default_steps = 50,
+          .default_guidance = 4.0,
+          .parts = {tokenizer("tokenizer", "Qwen2Tokenizer"),
+                    {"text_encoder", "transformers", {"Qwen3ForCausalLM", "Qwen3Model"}},
+                    {"transformer", "diffusers", {"Flux2Transformer2DModel"}},
+                    {"vae", "diffusers", {"AutoencoderKLFlux2"}}},
+          .default_max_sequence_length = 512,
+          .own_fields = {"max_sequence_length"},
+          .lone = {is_any,
+                   R"({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0,
+                       "use_dynamic_shifting": true})",
+                   {.pixels = 16}},
+          .has_single_files = false,
+          .overrides_scheduler_file = false,
+          .takes_sample_of_single_step = false,
+          .has_even_sigmas = true,
+          .mu = flux2_mu,
+          .may_be_distilled = true,
+          .bin_resolution = no_binning,
+          .read_shape = read_flux2_klein_shape,
+          .read_latent_scale = read_autoencoder_kl_flux2_scale,
+          .text_encoders = {{"text_encoder", load_flux2_klein_text_encoder}},
+          .load_denoiser = load_flux2,
+          .load_decoder = load_autoencoder_kl_flux2_decoder,
+          .output_latents = unpacked_flux2_latents};
+}
+
 Family open_sora_1_1() {
   return {.class_name = "OpenSoraV1_1Pipeline",
           .title = "Open-Sora 1.1",
@@ -272,6 +311,7 @@ const std::vector<Family>& families() {
       open_sora_1_1(),
       open_sora_1_2(),
       z_image(),
+      flux2_klein(),
   };
   return table;
 }

@@ -56,7 +56,9 @@ std::vector<double> training_sigmas(double shift, int64_t train_timesteps, int64
 std::vector<double> flow_sigmas(const JsonConfig& config, int64_t train_timesteps, const SamplerRun& run) {
   const bool dynamic = config.boolean("use_dynamic_shifting", false);
   const double fixed_shift = config.number("shift", 1);
-  std::vector<double> sigmas = run.has_even_sigmas
+  // diffusers' pipelines that have a rule for mu leave the levels to a file with this option.
+  const bool has_own = run.mu && config.boolean("use_flow_sigmas", false);
+  std::vector<double> sigmas = run.has_even_sigmas && !has_own
                                    ? even_sigmas(run.steps)
                                    : training_sigmas(dynamic ? 1 : fixed_shift, train_timesteps, run.steps);
   const double shift = dynamic ? dynamic_shift(config, run) : fixed_shift;

@@ -30,6 +30,10 @@ def write_safetensors(path, tensors, metadata=None):
     path.write_bytes(struct.pack("<Q", len(text)) + text + body)
 
 
+def change_json(path, **changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
 def floats(tensor):
     assert tensor[0] == "F32", tensor[0]
     return array.array("f", tensor[2])

@@ -9,6 +9,7 @@ import test_auto  # noqa: F401
 import test_calibrate  # noqa: F401
 import test_compare  # noqa: F401  (registers its tests)
 import test_errors  # noqa: F401
+import test_flux2_klein  # noqa: F401
 import test_generate  # noqa: F401
 import test_launchers  # noqa: F401
 import test_mesh  # noqa: F401

@@ -3,7 +3,7 @@ import json
 import math
 import re
 
-from files import read_latents, read_safetensors, write_safetensors
+from files import change_json, read_latents, read_safetensors, write_safetensors
 from harness import MODEL, SMALL, test
 
 
@@ -97,10 +97,6 @@ def reports_each_damaged_file_once(box):
         assert outcome.out.count("cannot run: [") == 1, outcome
 
 
-def change_json(path, **changes):
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
 @test
 def says_what_generate_says(box):
     """In one line, before any weight is read."""
@@ -190,7 +186,7 @@ def help_and_version(box):
         "Common options", "Prompt", "Image", "Sampling", "Video", "Model", "Output", "Memory", "Machine", "Parallel degrees",
         "Parallel methods", "Launch and messages"], titles
     unwrapped = re.sub(r"\n {20,}", " ", text)  # an option and all of its description on one line
-    for said in (r"--height PIXELS +Image height: a multiple of 8, for PixArt and Z-Image of 16, or any with resolution binning; ",
+    for said in (r"--height PIXELS +Image height: a multiple of 8, for PixArt, Z-Image and FLUX.2 klein of 16, or any with resolution binning; ",
                  r"--split-scheme SCHEME .* 1d or 2d$", r"--num-inference-steps N .* 1 or more$"):
         assert re.search(said, unwrapped, re.M), said
     for words in (["--help"], ["generate", "--help"], ["models", "--help"], ["mesh", "--help"], ["compare", "--help"]):

@@ -110,23 +110,23 @@ def trace_ranks(box, model, *words):
 
 @test
 def trace_of_a_denoiser_alone(box):
-    """Its steps are those of the whole model, where eight pixels make a latent."""
-    for model, part, title, pixels, words in (("tiny-pixart", "transformer", "PixArt-Sigma", 8, ["--no-resolution-binning"]),
-                                              ("tiny-sd", "unet", "Stable Diffusion", 4, []),
-                                              ("tiny-sdxl", "unet", "Stable Diffusion XL", 8, []),
-                                              ("tiny-open-sora", "transformer", "Open-Sora 1.2", 8, ["--num-frames", "34"]),
-                                              ("tiny-open-sora-1.1", "transformer", "Open-Sora 1.1", 8, ["--num-frames", "4"]),
-                                              ("tiny-z-image", "transformer", "Z-Image", 4, ["--cfg-normalization", "1"])):
+    """Its steps are those of the whole model, where as many pixels make a latent as in published ones."""
+    for model, part, title, pixels, words in (("tiny-pixart", "transformer", "PixArt-Sigma", (8, 8), ["--no-resolution-binning"]),
+                                              ("tiny-sd", "unet", "Stable Diffusion", (4, 8), []), ("tiny-sdxl", "unet", "Stable Diffusion XL", (8, 8), []),
+                                              ("tiny-open-sora", "transformer", "Open-Sora 1.2", (8, 8), ["--num-frames", "34"]),
+                                              ("tiny-open-sora-1.1", "transformer", "Open-Sora 1.1", (8, 8), ["--num-frames", "4"]),
+                                              ("tiny-z-image", "transformer", "Z-Image", (4, 8), ["--cfg-normalization", "1"]),
+                                              ("tiny-flux2-klein", "transformer", "FLUX.2 klein", (16, 16), [])):
         folder = box.folder / model
         copy_configs(ROOT / "tests" / "golden" / model, folder)
         words = [*words, "--tensor-parallel-degree", "2", "--dtype", "fp32"]
 
         def of_size(side):
             return [*words, "--height", str(8 * side), "--width", str(6 * side)]
-        whole = trace_ranks(box, folder, *of_size(pixels), "--output-type", "latent")[1]
+        whole = trace_ranks(box, folder, *of_size(pixels[0]), "--output-type", "latent")[1]
         shutil.copy(folder / part / "config.json", box.folder)
         for place in (folder / part, folder / part / "config.json", "config.json"):
-            out, alone = trace_ranks(box, place, *of_size(8))
+            out, alone = trace_ranks(box, place, *of_size(pixels[1]))
             assert alone["ranks"] == whole["ranks"] and alone["model"] == whole["model"], (place, out)
             assert f"the denoiser alone, with what {title} has otherwise: prompts of " in out, out
             assert alone["settings"]["output_type"] == "latent", alone["settings"]

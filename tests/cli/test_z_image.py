@@ -1,71 +1,24 @@
 """Tests Z-Image on the command line: its options, many ranks, its config alone, and bad input."""
+import functools
 import json
 import shutil
 
-from files import assert_near, floats, psnr, read_latents, read_png, read_safetensors, write_safetensors
+from files import change_json, read_png, read_safetensors, write_safetensors
 from harness import MODEL as PIXART
 from harness import ROOT, test
+from tiny_pipeline import TinyPipeline
 
-MODEL = ROOT / "tests" / "golden" / "tiny-z-image"
-RUNS = json.loads((MODEL / "golden" / "runs.json").read_text())
-GOLDEN = read_safetensors(MODEL / "golden" / "golden.safetensors")[0]
-FOLDER = ["--model", MODEL]
-SMALL = ["--height", "32", "--width", "48", "--num-inference-steps", "2", "--seed", "1"]
+TINY = TinyPipeline("tiny-z-image")
 PUBLISHED = {"_class_name": "ZImageTransformer2DModel", "all_patch_size": [2], "all_f_patch_size": [1], "in_channels": 16, "dim": 3840,
              "n_layers": 30, "n_refiner_layers": 2, "n_heads": 30, "n_kv_heads": 30, "norm_eps": 1e-5, "qk_norm": True,
              "cap_feat_dim": 2560, "rope_theta": 256.0, "t_scale": 1000.0, "axes_dims": [32, 48, 48], "axes_lens": [1536, 512, 512]}
 
 
-def arguments_of(name):
-    options = dict(RUNS["runs"][name])
-    words = [*options.pop("prompt"), "--seed", str(RUNS["seed"])]
-    for key, value in options.items():
-        words += [f"--{key}", str(value)]
-    return words
-
-
-def generate(box, *words, model=FOLDER):
-    outcome = box.run("generate", *model, "--dtype", "fp32", *words)
-    assert outcome.code == 0, outcome
-    return outcome
-
-
-def latents(box, *words, model=FOLDER):
-    generate(box, *words, "--output-type", "latent", "-o", box.folder / "out.safetensors", model=model)
-    return read_latents(box.folder / "out.safetensors")
-
-
-def golden(name):
-    tensor = GOLDEN[f"{name}.latents"]
-    return tensor[1], floats(tensor)
-
-
-def expect_pictures(box, name, outcome):
-    _, (count, height, width, _), pixels = GOLDEN[f"{name}.pixels"]
-    paths = outcome.out.split()
-    assert len(paths) == count, outcome
-    size = height * width * 3
-    for number, path in enumerate(paths):
-        shown = read_png(box.folder / path)
-        assert shown[:2] == (width, height) and psnr(shown[2], pixels[number * size:(number + 1) * size]) > 50, (name, number)
-
-
-def copy_model(box):
-    target = box.folder / "model"
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(MODEL, target, ignore=shutil.ignore_patterns("golden"))
-    return target
-
-
-def change_json(path, **changes):
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
 @test
 def z_image_equals_diffusers(box):
-    for name in RUNS["runs"]:
-        assert_near(latents(box, *arguments_of(name)), golden(name), 1e-3)
-        expect_pictures(box, name, generate(box, *arguments_of(name), "-o", f"{name}.png"))
+    for name in TINY.runs["runs"]:
+        TINY.expect_latents(box, name)
+        TINY.expect_pictures(box, name)
 
 
 @test
@@ -74,27 +27,27 @@ def z_image_on_many_ranks(box):
              "--data-parallel-degree 2", "--displaced-patch-degree 2 --displaced-mode full_sync", "--use-cfg-parallel --ulysses-degree 2"]
     for name, all_flags in (("limited", exact), ("guided", ["--pipefusion-parallel-degree 2 --warmup-steps 4", "--ulysses-degree 2"])):
         for flags in all_flags:
-            assert_near(latents(box, *arguments_of(name), *flags.split()), golden(name), 1e-3)
-    expect_pictures(box, "limited", generate(box, *arguments_of("limited"), "--ring-degree", "2", "-o", "ranks.png"))
+            TINY.expect_latents(box, name, *flags.split())
+    TINY.expect_pictures(box, "limited", "--ring-degree", "2")
 
 
 @test
 def z_image_in_a_request(box):
     """The settings of a picture give it again, and a report names them."""
-    generate(box, *arguments_of("limited"), "-o", "one.png", "--report", "run.json")
+    TINY.generate(box, *TINY.words("limited"), "-o", "one.png", "--report", "run.json")
     settings = box.report()["settings"]
     assert settings["cfg_normalization"] == 0.9 and settings["cfg_truncation"] == 0.5, settings
-    outcome = box.run("generate", *FOLDER, "--request", "one-0.png", "-o", "again.png")
+    outcome = box.run("generate", "--model", TINY.folder, "--request", "one-0.png", "-o", "again.png")
     assert outcome.code == 0, outcome
     assert read_png(box.folder / "one-0.png")[2] == read_png(box.folder / "again-0.png")[2]
 
 
 @test
 def what_guidance_0_leaves_without_effect(box):
-    outcome = generate(box, "a cat", *SMALL, "--guidance-scale", "0", "--negative-prompt", "blurry", "--cfg-truncation", "0.5")
+    outcome = TINY.generate(box, "a cat", *TINY.SMALL, "--guidance-scale", "0", "--negative-prompt", "blurry", "--cfg-truncation", "0.5")
     assert ("--negative-prompt, --cfg-truncation have no effect: --guidance-scale is 0, and there is guidance only above 0\n"
             in outcome.err), outcome
-    outcome = generate(box, "a cat", *SMALL, "--guidance-scale", "0.5", "--negative-prompt", "blurry")
+    outcome = TINY.generate(box, "a cat", *TINY.SMALL, "--guidance-scale", "0.5", "--negative-prompt", "blurry")
     assert "no effect" not in outcome.err, outcome
 
 
@@ -112,7 +65,7 @@ def options_that_z_image_refuses(box):
             (["--scheduler", "unipc"], "[--scheduler] the model hands its noise levels to its sampler; UniPCMultistepScheduler cannot take them"),
             (["--use-cfg-parallel", "--guidance-scale", "0"], "--use-cfg-parallel needs a guidance scale above 0 and a negative branch"),
             (["--pipefusion-parallel-degree", "2", "--cfg-normalization", "1"], "--cfg-normalization limits the norm of a whole image")]:
-        box.refuse(2, needle, "generate", "a cat", *FOLDER, *SMALL, *words)
+        TINY.refuse(box, 2, needle, *words)
     for option in ("--cfg-normalization", "--cfg-truncation"):
         box.refuse(2, f"[{option}] PixArt-Sigma does not support it, got 1.0; leave it out (it is an option of Z-Image)", "generate", "a cat",
                    "--model", PIXART, option, "1")
@@ -136,29 +89,18 @@ def into_shards(folder):
 
 @test
 def a_sharded_transformer(box):
-    model = copy_model(box)
+    model = TINY.copy(box)
     shards = into_shards(model / "transformer")
-    assert_near(latents(box, *arguments_of("turbo"), model=["--model", model]), golden("turbo"), 1e-3)
+    TINY.expect_latents(box, "turbo", model=model)
     (model / "transformer" / shards[1]).unlink()
-    box.refuse(3, shards[1], "generate", "a cat", "--model", model, *SMALL)
+    TINY.refuse(box, 3, shards[1], model=model)
 
 
 @test
 def broken_models(box):
     """One line each, before any weight is read; `tessera models` says the same."""
-    def refuse(needle, file, **keys):
-        model = copy_model(box)
-        if keys:
-            change_json(model / file, **keys)
-        else:
-            (model / file).write_bytes((model / file).read_bytes()[:1000])
-        box.refuse(3, needle, "generate", "a cat", "--model", model, *SMALL)
-        outcome = box.run("models", model)
-        assert outcome.code == 3 and needle in outcome.out, outcome
-
-    weights = "diffusion_pytorch_model.safetensors"
-    for file in (f"transformer/{weights}", f"vae/{weights}", "text_encoder/model.safetensors"):
-        refuse("it is cut off", file)
+    TINY.refuse_cut_off(box)
+    refuse = functools.partial(TINY.refuse_changed, box)
     refuse("weight 'cap_embedder.0.weight' has shape [12], expected [20]", "transformer/config.json", cap_feat_dim=20)
     refuse("'siglip_feat_dim' is 1152: pictures as a part of the prompt (Omni) cannot be had here", "transformer/config.json",
            siglip_feat_dim=1152)
@@ -174,32 +116,31 @@ def broken_models(box):
            "Qwen3ForCausalLM", "model_index.json", text_encoder=["transformers", "T5EncoderModel"])
     refuse("EulerDiscreteScheduler cannot take them; give --scheduler flow-euler", "model_index.json",
            scheduler=["diffusers", "EulerDiscreteScheduler"])
-    model = copy_model(box)
+    model = TINY.copy(box)
     shutil.rmtree(model / "text_encoder")
     shutil.copytree(ROOT / "tests" / "golden" / "qwen3-grouped", model / "text_encoder", ignore=shutil.ignore_patterns("golden"))
-    box.refuse(3, "the text encoder gives tokens of width 22, but the denoiser takes 12; are they of one model?", "generate", "a cat",
-               "--model", model, *SMALL)
+    TINY.refuse(box, 3, "the text encoder gives tokens of width 22, but the denoiser takes 12; are they of one model?", model=model)
 
 
 @test
 def broken_tokenizers(box):
-    model = copy_model(box)
+    model = TINY.copy(box)
     template = model / "tokenizer" / "chat_template.jinja"
     known = template.read_text()
     template.write_text(known + "{{ 1 }}")
-    box.refuse(3, "chat_template.jinja] the chat template (of", "generate", "a cat", "--model", model, *SMALL)
+    TINY.refuse(box, 3, "chat_template.jinja] the chat template (of", model=model)
     template.unlink()
-    box.refuse(3, "the tokenizer has no chat template", "generate", "a cat", "--model", model, *SMALL)
+    TINY.refuse(box, 3, "the tokenizer has no chat template", model=model)
     template.write_text(known)
     (model / "tokenizer" / "tokenizer.json").unlink()
-    box.refuse(3, str(model / "tokenizer"), "generate", "a cat", "--model", model, *SMALL)
+    TINY.refuse(box, 3, str(model / "tokenizer"), model=model)
     # One with more tokens than the text encoder has, whose special tokens come last.
     shutil.rmtree(model / "tokenizer")
     shutil.copytree(ROOT / "tests" / "golden" / "qwen3_tokenizer", model / "tokenizer")
-    box.refuse(2, "that the text encoder, with", "generate", "a cat", "--model", model, *SMALL)
-    model = copy_model(box)
+    TINY.refuse(box, 2, "that the text encoder, with", model=model)
+    model = TINY.copy(box)
     change_json(model / "model_index.json", tokenizer=["transformers", "CLIPTokenizer"])
-    box.refuse(3, "'tokenizer' is [\"transformers\",\"CLIPTokenizer\"]: this class cannot run here", "generate", "a cat", "--model", model, *SMALL)
+    TINY.refuse(box, 3, "'tokenizer' is [\"transformers\",\"CLIPTokenizer\"]: this class cannot run here", model=model)
 
 
 @test

@@ -4,27 +4,24 @@
 
 #include <fstream>
 
-#include "core/error.h"
 #include "core/field_name.h"
 #include "ops/operation.h"
 #include "tests/support/generate.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/tiny_pipeline.h"
 #include "tests/support/tiny_pixart.h"
-#include "tests/support/tiny_z_image.h"
 
 namespace tessera::engine {
 namespace {
 
-constexpr std::array kZImageRuns = {"guided", "turbo", "limited"};
+const TinyPipeline& z_image_pipeline() {
+  static const TinyPipeline pipeline("tiny-z-image");
+  return pipeline;
+}
 
-std::string z_image_refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return fmt::format("{} {}", error.exit_code(), spell(error.what()));
-  }
-  return "accepted";
+const Model& tiny_z_image() {
+  return z_image_pipeline().model();
 }
 
 Request z_image_request() {
@@ -38,41 +35,13 @@ Request z_image_request() {
 }
 
 TEST(ZImage, EqualsDiffusers) {
-  for (const char* name : kZImageRuns)
-    expect_tiny_z_image_golden(generate(resolve(tiny_z_image_request(name), tiny_z_image()), tiny_z_image()),
-                               name, "one rank");
+  z_image_pipeline().expect_golden({"guided", "turbo", "limited"});
 }
 
 // The request with limits of guidance: its norms are those of whole images, of which ranks have rows.
 TEST(ZImage, IsTheSameOnManyRanks) {
-  using parallel::degrees;
-  for (const int64_t ranks : {2, 3}) {
-    std::vector<parallel::ParallelOptions> methods = {
-        degrees(1, false, 1, ranks, 1, 1), degrees(1, false, 1, 1, 1, 1, ranks), {}};
-    methods.back().displaced_patch_degree = ranks;
-    methods.back().displaced_mode = parallel::DisplacedMode::kFullSync;
-    if (ranks == 2) {
-      for (const auto& more : {degrees(1, true, 1, 1, 1, 1), degrees(1, false, 1, 1, 2, 1),
-                               degrees(1, false, 1, 1, 1, 2), degrees(2, false, 1, 1, 1, 1)})
-        methods.push_back(more);
-    }
-    comm::run_ranks_as_threads(
-        ranks,
-        [&](const comm::World& world) {
-          Engine engine(tiny_z_image(), kNoLimit, world);
-          for (const char* name : {"guided", "limited"}) {
-            for (const parallel::ParallelOptions& options : methods) {
-              const Settings settings = resolve(tiny_z_image_request(name), tiny_z_image());
-              const auto layout =
-                  parallel::resolve_layout(options, workload(settings, tiny_z_image()), std::nullopt);
-              const Result result = engine.run(settings, layout);
-              if (world.rank() == 0)
-                expect_tiny_z_image_golden(result, name, parallel::degrees_text(options));
-            }
-          }
-        },
-        comm::Wire::kShared);
-  }
+  for (const int64_t ranks : {2, 3})
+    z_image_pipeline().expect_golden_on_ranks(ranks, {"guided", "limited"}, exact_methods(ranks));
 }
 
 // Those of diffusers' pipeline, whose side does not depend on the VAE.
@@ -111,7 +80,7 @@ TEST(ZImage, IsGuidedAbove0) {
       "is guidance only above 0");
   EXPECT_EQ(settings.cfg_normalization, 0);
   const auto cfg = parallel::degrees(1, true, 1, 1, 1, 1);
-  EXPECT_NE(z_image_refusal([&] {
+  EXPECT_NE(refusal_with_code([&] {
               parallel::resolve_layout(cfg, workload(settings, tiny_z_image()), std::nullopt);
             }).find("use_cfg_parallel needs a guidance scale above 0 and a negative branch"),
             std::string::npos);
@@ -135,7 +104,7 @@ TEST(ZImage, TakesLimitsOfGuidedRequestsAlone) {
     EXPECT_LE(relative_error(together[i].latents, engine.run(batch[i]).latents), 1e-5) << i;
   for (const auto& [other, name] :
        {std::pair(settings(2, 0.6, 0.2), "cfg_normalization"), {settings(2, 0.5, 0.3), "cfg_truncation"}}) {
-    EXPECT_EQ(z_image_refusal([&, &other = other] {
+    EXPECT_EQ(refusal_with_code([&, &other = other] {
                 engine.run(std::vector{batch[1], other});
               }),
               fmt::format("2 [{}] differs between the requests of one batch", name));
@@ -170,15 +139,15 @@ TEST(ZImage, LimitsNoNormsOfPatches) {
     const Settings settings = resolve(request, tiny_z_image());
     parallel::resolve_layout(pipeline, workload(settings, tiny_z_image()), std::nullopt);
   };
-  EXPECT_NE(
-      z_image_refusal(lay_out).find("pipefusion_parallel_degree 2 combines the branches of guidance patch by "
-                                    "patch, but cfg_normalization limits the norm of a whole image"),
-      std::string::npos);
+  EXPECT_NE(refusal_with_code(lay_out).find(
+                "pipefusion_parallel_degree 2 combines the branches of guidance patch by "
+                "patch, but cfg_normalization limits the norm of a whole image"),
+            std::string::npos);
   request.guidance_scale = 0;
-  EXPECT_EQ(z_image_refusal(lay_out), "accepted");
+  EXPECT_EQ(refusal_with_code(lay_out), "accepted");
   request.guidance_scale = 2;
   request.cfg_normalization = 0;
-  EXPECT_EQ(z_image_refusal(lay_out), "accepted");
+  EXPECT_EQ(refusal_with_code(lay_out), "accepted");
 }
 
 // diffusers' pipeline hands noise levels to its scheduler.
@@ -186,7 +155,7 @@ TEST(ZImage, RefusesSamplersThatTakeNoNoiseLevels) {
   Request request = z_image_request();
   request.scheduler = "unipc";
   EXPECT_EQ(
-      z_image_refusal([&] { generate(resolve(request, tiny_z_image()), tiny_z_image()); }),
+      refusal_with_code([&] { generate(resolve(request, tiny_z_image()), tiny_z_image()); }),
       "2 [scheduler] the model hands its noise levels to its sampler; UniPCMultistepScheduler cannot take "
       "them, got 'unipc'; flow-euler can");
   Model model = tiny_z_image();
@@ -195,11 +164,11 @@ TEST(ZImage, RefusesSamplersThatTakeNoNoiseLevels) {
   model.scheduler = {options, "scheduler.json"};
   request.scheduler.reset();
   EXPECT_EQ(
-      z_image_refusal([&] { make_sampler(resolve(request, model), model); }),
+      refusal_with_code([&] { make_sampler(resolve(request, model), model); }),
       "3 [scheduler.json] the model hands its noise levels to its sampler; EulerDiscreteScheduler cannot "
       "take them; give scheduler flow-euler");
   request.scheduler = "flow-euler";
-  EXPECT_EQ(z_image_refusal([&] { make_sampler(resolve(request, model), model); }), "accepted");
+  EXPECT_EQ(refusal_with_code([&] { make_sampler(resolve(request, model), model); }), "accepted");
 }
 
 class ZImagePositions : public ::testing::Test {
@@ -223,15 +192,15 @@ TEST_F(ZImagePositions, LimitSides) {
   request.width.reset();
   EXPECT_EQ(resolve(request, model).height, 40);
   EXPECT_EQ(resolve(request, model).width, 48);
-  EXPECT_EQ(z_image_refusal([&] { generate(resolve(request, model), model); }), "accepted");
+  EXPECT_EQ(refusal_with_code([&] { generate(resolve(request, model), model); }), "accepted");
   request.height = 48;
   request.width = 56;
   EXPECT_EQ(
-      z_image_refusal([&] { resolve(request, model); }),
+      refusal_with_code([&] { resolve(request, model); }),
       "2 [height] must be at most 40, for which the model has positions, got 48; [width] must be at most "
       "48, for which the model has positions, got 56");
   request.height = 44;
-  EXPECT_EQ(z_image_refusal([&] { resolve(request, model); }),
+  EXPECT_EQ(refusal_with_code([&] { resolve(request, model); }),
             "2 [height] 44 is not a multiple of 8; the nearest valid sizes are 40 and 48; [width] must be at "
             "most 48, for which the model has positions, got 56");
 }
@@ -251,10 +220,10 @@ TEST_F(ZImagePositions, LimitTextsOnAllRanks) {
     (is_negative ? request.negative_prompts : request.prompts) = {words + words};
     if (is_negative) request.prompts = {"a cat"};
     request.max_sequence_length = 65;
-    EXPECT_EQ(z_image_refusal([&] { generate(resolve(request, model), model); }),
+    EXPECT_EQ(refusal_with_code([&] { generate(resolve(request, model), model); }),
               fmt::format(fmt::runtime(refusal), 65));
     request.max_sequence_length = 64;
-    EXPECT_EQ(z_image_refusal([&] { generate(resolve(request, model), model); }), "accepted");
+    EXPECT_EQ(refusal_with_code([&] { generate(resolve(request, model), model); }), "accepted");
   }
   request.max_sequence_length = 100;
   comm::run_ranks_as_threads(
@@ -264,7 +233,7 @@ TEST_F(ZImagePositions, LimitTextsOnAllRanks) {
         const Settings settings = resolve(request, model);
         const auto layout = parallel::resolve_layout(parallel::degrees(1, false, 1, 1, 2, 1),
                                                      workload(settings, model), std::nullopt);
-        EXPECT_NE(z_image_refusal([&] { engine.run(settings, layout); }).find("has positions for 64"),
+        EXPECT_NE(refusal_with_code([&] { engine.run(settings, layout); }).find("has positions for 64"),
                   std::string::npos);
       },
       comm::Wire::kShared);

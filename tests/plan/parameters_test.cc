@@ -62,6 +62,11 @@ constexpr const char* kZImage = R"({"_class_name": "ZImageTransformer2DModel", "
   "n_kv_heads": 30, "norm_eps": 1e-5, "qk_norm": true, "cap_feat_dim": 2560, "rope_theta": 256.0,
   "t_scale": 1000.0, "axes_dims": [32, 48, 48], "axes_lens": [1536, 512, 512]})";
 
+constexpr const char* kFlux2Klein4b = R"({"_class_name": "Flux2Transformer2DModel", "num_layers": 5,
+  "num_single_layers": 20, "num_attention_heads": 24, "joint_attention_dim": 7680, "guidance_embeds": false})";
+constexpr const char* kFlux2Klein9b = R"({"_class_name": "Flux2Transformer2DModel", "num_layers": 8,
+  "num_single_layers": 24, "num_attention_heads": 32, "joint_attention_dim": 12288, "guidance_embeds": false})";
+
 // The rows of the last layer that give variances. PixArt and STDiT3 sample without them.
 constexpr int64_t kVariances = 16 * 1152 + 16;
 constexpr int64_t kRotaryFrequencies = 36;  // computed instead
@@ -78,7 +83,9 @@ std::vector<PublishedDenoiser> denoisers() {
           // The text of unconditional samples is a buffer.
           {"OpenSora1_1", kStdit2, 767'452'100, kRotaryFrequencies, 200 * 4096},
           {"OpenSora1_2", kStdit3, 1'207'643'972, kVariances + kRotaryFrequencies, 300 * 4096},
-          {"ZImage", kZImage, 6'154'908'736, 0}};
+          {"ZImage", kZImage, 6'154'908'736, 0},
+          {"Flux2Klein4B", kFlux2Klein4b, 3'875'544'576, 0},
+          {"Flux2Klein9B", kFlux2Klein9b, 9'078'581'248, 0}};
 }
 
 class Parameters : public ::testing::TestWithParam<PublishedDenoiser> {};

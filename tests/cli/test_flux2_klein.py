@@ -1,0 +1,90 @@
+"""Tests FLUX.2 klein on the command line: its options, many ranks, distilled models, its config alone, and bad input."""
+import functools
+import json
+
+from files import change_json
+from harness import test
+from tiny_pipeline import TinyPipeline
+
+TINY = TinyPipeline("tiny-flux2-klein")
+NO_GUIDANCE = "the model is distilled to run without guidance"
+PUBLISHED = {"_class_name": "Flux2Transformer2DModel", "patch_size": 1, "in_channels": 128, "out_channels": None, "num_layers": 5,
+             "num_single_layers": 20, "attention_head_dim": 128, "num_attention_heads": 24, "joint_attention_dim": 7680, "mlp_ratio": 3.0,
+             "timestep_guidance_channels": 256, "axes_dims_rope": [32, 32, 32, 32], "rope_theta": 2000, "eps": 1e-6,
+             "guidance_embeds": False}
+
+
+@test
+def klein_equals_diffusers(box):
+    for name in ("guided", "unguided"):
+        TINY.expect_latents(box, name)
+        TINY.expect_pictures(box, name)
+
+
+@test
+def klein_on_many_ranks(box):
+    for flags in ("--use-cfg-parallel --ulysses-degree 2", "--ring-degree 3", "--tensor-parallel-degree 2", "--data-parallel-degree 2",
+                  "--pipefusion-parallel-degree 2 --warmup-steps 4"):
+        TINY.expect_latents(box, "guided", *flags.split())
+    TINY.expect_pictures(box, "guided", "--ring-degree", "2")
+
+
+@test
+def a_distilled_klein(box):
+    model = TINY.copy(box)
+    change_json(model / "model_index.json", is_distilled=True)
+    outcome = TINY.expect_latents(box, "distilled", model=model)
+    assert f"--guidance-scale has no effect: {NO_GUIDANCE}\n" in outcome.err, outcome
+    outcome = TINY.generate(box, "a cat", *TINY.SMALL, model=model)
+    assert "no effect" not in outcome.err, outcome
+    outcome = TINY.generate(box, "a cat", *TINY.SMALL, "--negative-prompt", "blurry", model=model)
+    assert f"--negative-prompt has no effect: {NO_GUIDANCE}\n" in outcome.err, outcome
+    TINY.refuse(box, 2, "--use-cfg-parallel needs a guidance scale above 1 and a negative branch", "--use-cfg-parallel", model=model)
+    for folder, scale in ((TINY.folder, 4), (model, 1)):
+        outcome = box.run("models", folder)
+        said = f"FLUX.2 klein: images of 1024 x 1024 by default, 50 steps, guidance {scale}, 512 tokens a prompt\n"
+        assert outcome.code == 0 and said in outcome.out and "warning" not in outcome.out, outcome
+
+
+@test
+def options_that_klein_refuses(box):
+    for words, needle in [
+            (["--height", "40"], "[--height] 40 is not a multiple of 16; the nearest valid sizes are 32 and 48"),
+            (["--guidance-rescale", "0.5"], "[--guidance-rescale] FLUX.2 klein does not support it, got 0.5"),
+            (["--cfg-truncation", "0.5"], "[--cfg-truncation] FLUX.2 klein does not support it, got 0.5; leave it out (it is an option of Z-Image)"),
+            (["--scheduler", "unipc"], "[--scheduler] the model hands its noise levels to its sampler; UniPCMultistepScheduler cannot take them"),
+            (["--use-cfg-parallel", "--guidance-scale", "1"], "--use-cfg-parallel needs a guidance scale above 1 and a negative branch")]:
+        TINY.refuse(box, 2, needle, *words)
+
+
+@test
+def broken_models_of_klein(box):
+    """One line each, before any weight is read."""
+    TINY.refuse_cut_off(box)
+    refuse = functools.partial(TINY.refuse_changed, box)
+    refuse("'guidance_embeds' must be false, as in FLUX.2 klein, the only FLUX.2 that can run, got true", "transformer/config.json", guidance_embeds=True)
+    refuse("weight 'context_embedder.weight' has shape [32, 24], expected [32, 36]", "transformer/config.json", joint_attention_dim=36)
+    refuse("must be such that four times as many are 16, as in_channels of the denoiser", "vae/config.json", latent_channels=8)
+    refuse("'num_hidden_layers'", "text_encoder/config.json", num_hidden_layers=26)
+    refuse("'padding_side' must be \"right\"", "tokenizer/tokenizer_config.json", padding_side="left")
+    refuse("'vae' is [\"diffusers\",\"AutoencoderKL\"]: this class cannot run here; of diffusers these can: AutoencoderKLFlux2",
+           "model_index.json", vae=["diffusers", "AutoencoderKL"])
+    refuse("'is_distilled' must be", "model_index.json", is_distilled=1)
+
+
+@test
+def the_config_of_a_published_klein_alone(box):
+    """A trace and a plan need no more."""
+    config = box.folder / "config.json"
+    config.write_text(json.dumps(PUBLISHED))
+    outcome = box.run("trace", "--model", config, "--dtype", "fp32", "--no-cache", "-o", "t.json")
+    assert outcome.code == 0, outcome
+    assert "with what FLUX.2 klein has otherwise: prompts of 512 tokens, FlowMatchEulerDiscreteScheduler, 16 pixels" in outcome.err, outcome
+    trace = json.loads((box.folder / "t.json").read_text())
+    assert trace["steps"] == 50 and trace["model"] == "Flux2KleinPipeline", (trace["steps"], trace["model"])
+    assert trace["ranks"][0]["weights_bytes"] == [0, 4 * 3_875_544_576, 0], trace["ranks"][0]["weights_bytes"]
+    words = ["plan", "--model", config, "--machine", "l40-pcie", "--dtype", "bf16", "--guidance-scale", "1", "--json"]
+    one, two = (json.loads(box.run(*words, *more).out) for more in (["--devices", "1"], ["--ulysses-degree", "2"]))
+    assert two["step_seconds"] < 0.7 * one["step_seconds"], (one, two)
+    change_json(config, guidance_embeds=True)
+    box.refuse(3, "'guidance_embeds' must be false, as in FLUX.2 klein, the only FLUX.2 that can run, got true", "trace", "--model", config, "-o", "u.json")

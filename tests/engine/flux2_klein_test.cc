@@ -1,0 +1,218 @@
+// These tests compare FLUX.2 klein with diffusers, from the prompt to the pixels, on one rank and on many,
+// and what its models and requests may say.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "core/field_name.h"
+#include "engine/lone_denoiser.h"
+#include "models/flux2.h"
+#include "tests/support/degrees.h"
+#include "tests/support/folder_fixture.h"
+#include "tests/support/generate.h"
+#include "tests/support/golden.h"
+#include "tests/support/tiny_pipeline.h"
+
+namespace tessera::engine {
+namespace {
+
+const TinyPipeline& klein_pipeline() {
+  static const TinyPipeline pipeline("tiny-flux2-klein");
+  return pipeline;
+}
+
+const Model& tiny_klein() {
+  return klein_pipeline().model();
+}
+
+Request klein_request() {
+  Request request;
+  request.prompts = {"a cat"};
+  request.height = request.width = 32;
+  request.num_inference_steps = 2;
+  request.max_sequence_length = 16;
+  request.seed = 1;
+  request.dtype = at::kFloat;
+  return request;
+}
+
+// In each request latents come as diffusers gives them for the output type "latent".
+TEST(Flux2Klein, EqualsDiffusers) {
+  klein_pipeline().expect_golden({"guided", "unguided"});
+}
+
+// PipeFusion is exact where all blocks of a step take all patches.
+TEST(Flux2Klein, IsTheSameOnManyRanks) {
+  for (const int64_t ranks : {2, 3}) {
+    std::vector<parallel::ParallelOptions> methods = exact_methods(ranks);
+    methods.push_back(parallel::degrees(1, false, ranks, 1, 1, 1));
+    methods.back().num_pipeline_patch = 1;
+    klein_pipeline().expect_golden_on_ranks(ranks, {"guided"}, methods);
+  }
+}
+
+// Those of diffusers' pipeline, whose side depends on the VAE.
+TEST(Flux2Klein, HasThePipelinesDefaults) {
+  Request request;
+  request.prompts = {"a cat"};
+  const Settings settings = resolve(request, tiny_klein());
+  EXPECT_EQ(settings.steps, 50);
+  EXPECT_EQ(settings.guidance, 4);
+  EXPECT_TRUE(settings.guided());
+  EXPECT_EQ(settings.height, 1024);
+  EXPECT_EQ(settings.width, 1024);
+  EXPECT_EQ(settings.max_sequence_length, 512);
+  EXPECT_TRUE(settings.warnings.empty());
+  Model other = tiny_klein();
+  other.scale.pixels = 8;
+  EXPECT_EQ(resolve(request, other).height, 512);
+}
+
+TEST(Flux2Klein, TakesSidesThatArePackedWhole) {
+  Request request = klein_request();
+  request.height = 40;
+  request.width = 8;
+  EXPECT_EQ(
+      refusal_with_code([&] { resolve(request, tiny_klein()); }),
+      "2 [height] 40 is not a multiple of 16; the nearest valid sizes are 32 and 48; [width] 8 is not a "
+      "multiple of 16; the nearest valid size is 16");
+}
+
+// Results of a batch are divided into groups and requests.
+TEST(Flux2Klein, GivesLatentsOfEachRequestOfABatch) {
+  Request one = klein_request(), two = klein_request();
+  two.prompts = {"a dog", "a house"};
+  two.seed = 2;
+  const std::vector<Settings> batch = {resolve(one, tiny_klein()), resolve(two, tiny_klein())};
+  Engine engine(tiny_klein(), /*budget=*/0);
+  const std::vector<Result> together = engine.run(batch);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    EXPECT_EQ(together[i].latents.sizes(), (std::vector<int64_t>{static_cast<int64_t>(i) + 1, 4, 4, 4}));
+    EXPECT_LE(relative_error(together[i].latents, engine.run(batch[i]).latents), 1e-5) << i;
+  }
+}
+
+class DistilledFlux2Klein : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    model_ = tiny_klein();
+    model_.is_distilled = true;
+  }
+
+  Model model_;
+};
+
+TEST_F(DistilledFlux2Klein, EqualsDiffusers) {
+  const Settings settings = resolve(klein_pipeline().request("distilled"), model_);
+  klein_pipeline().expect_golden(generate(settings, model_), "distilled", "distilled");
+  ASSERT_EQ(settings.warnings.size(), 1U);
+  EXPECT_EQ(spell(settings.warnings[0]),
+            "guidance_scale has no effect: the model is distilled to run without guidance");
+  EXPECT_EQ(settings.request.guidance_scale, 1);
+}
+
+TEST_F(DistilledFlux2Klein, RunsWithoutGuidance) {
+  Request request = klein_request();
+  Settings settings = resolve(request, model_);
+  EXPECT_EQ(settings.guidance, 1);
+  EXPECT_FALSE(settings.guided() || workload(settings, model_).guided);
+  EXPECT_TRUE(settings.warnings.empty());
+  for (const double scale : {0.5, 1.0}) {  // as without guidance
+    request.guidance_scale = scale;
+    EXPECT_TRUE(resolve(request, model_).warnings.empty());
+  }
+  request.negative_prompts = {"blurry"};
+  for (const std::optional<double> scale : {std::optional<double>(), {1}}) {
+    request.guidance_scale = scale;
+    settings = resolve(request, model_);
+    ASSERT_EQ(settings.warnings.size(), 1U);
+    EXPECT_EQ(spell(settings.warnings[0]),
+              "negative_prompt has no effect: the model is distilled to run without guidance");
+  }
+  EXPECT_NE(parallel::refusal(parallel::degrees(1, true, 1, 1, 1, 1), workload(settings, model_))
+                .find("needs a guidance scale above 1 and a negative branch"),
+            std::string::npos);
+}
+
+// As diffusers' pipeline does.
+TEST(Flux2Klein, LeavesNoiseLevelsToAFileThatHasItsOwn) {
+  const Settings settings = resolve(klein_request(), tiny_klein());
+  const auto levels_of = [&](const Json& changes) {
+    Model model = tiny_klein();
+    Json options = model.scheduler.values();
+    options.update(changes);
+    model.scheduler = {options, "scheduler.json"};
+    return make_sampler(settings, model)->timesteps();
+  };
+  const auto levels = [&](samplers::SamplerRun run) {
+    run.steps = settings.steps;
+    return samplers::make_sampler(tiny_klein().scheduler, std::nullopt, run)->timesteps();
+  };
+  const double mu = models::flux2_mu(4, settings.steps);
+  const auto own = levels({.steps = 0, .mu = mu}),
+             even = levels({.steps = 0, .has_even_sigmas = true, .mu = mu});
+  EXPECT_NE(own, even);
+  EXPECT_EQ(levels_of({{"use_flow_sigmas", true}}), own);
+  EXPECT_EQ(levels_of({{"use_flow_sigmas", false}}), even);
+}
+
+class Flux2KleinFolder : public FolderFixture {
+ protected:
+  void SetUp() override {
+    std::filesystem::copy(golden_folder("tiny-flux2-klein"), folder_,
+                          std::filesystem::copy_options::recursive);
+  }
+
+  void change(const std::filesystem::path& file, const Json& keys) const {
+    Json values = read_json(folder_ / file);
+    values.update(keys);
+    std::ofstream(folder_ / file) << values;
+  }
+};
+
+TEST_F(Flux2KleinFolder, MayBeDistilled) {
+  EXPECT_FALSE(read_model(folder_).is_distilled);
+  change("model_index.json", {{"is_distilled", true}});
+  EXPECT_TRUE(read_model(folder_).is_distilled);
+  change("model_index.json", {{"is_distilled", nullptr}});
+  EXPECT_FALSE(read_model(folder_).is_distilled);
+  change("model_index.json", {{"is_distilled", "yes"}});
+  EXPECT_NE(refusal_with_code([&] { read_model(folder_); }).find("'is_distilled' must be"),
+            std::string::npos);
+}
+
+// diffusers' pipeline would run it without the scale.
+TEST_F(Flux2KleinFolder, RefusesATransformerThatTakesTheGuidanceScale) {
+  const std::string refusal =
+      "'guidance_embeds' must be false, as in FLUX.2 klein, the only FLUX.2 that can run, ";
+  change("transformer/config.json", {{"guidance_embeds", true}});
+  EXPECT_NE(refusal_with_code([&] { read_model(folder_); }).find(refusal + "got true"), std::string::npos);
+  EXPECT_NE(
+      refusal_with_code([&] { read_lone_denoiser(folder_ / "transformer"); }).find(refusal + "got true"),
+      std::string::npos);
+  Json without = read_json(folder_ / "transformer/config.json");
+  without.erase("guidance_embeds");
+  std::ofstream(folder_ / "transformer/config.json") << without;
+  EXPECT_NE(refusal_with_code([&] { read_model(folder_); }).find(refusal + "but it is missing"),
+            std::string::npos);
+  change("transformer/config.json", {{"guidance_embeds", false}});
+  EXPECT_EQ(read_lone_denoiser(folder_ / "transformer").family->class_name, "Flux2KleinPipeline");
+}
+
+// Latents are turned into those of the result with numbers that are read at the end of a run.
+TEST_F(Flux2KleinFolder, NoticesThatTheVaeHasChangedBeforeLatentsAreMade) {
+  const Model model = read_model(folder_);
+  Request request = klein_request();
+  request.output_type = OutputType::kLatent;
+  Observer observer;
+  observer.finished = [&](Phase phase, double /*seconds*/) {
+    if (phase == Phase::kDenoise) change("vae/config.json", {{"batch_norm_eps", 1}});
+  };
+  EXPECT_NE(refusal_with_code([&] {
+              generate(resolve(request, model), model, observer);
+            }).find("was changed or replaced while the model was in use"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::engine
