@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/InferenceMode.h>
+#include <gtest/gtest.h>
 
 #include "comm/collectives.h"
 #include "engine/denoise.h"
@@ -36,31 +37,7 @@ at::Tensor run_loop(const DenoiserLoop& loop, const parallel::Ranks& ranks) {
   return at::concat(parts);
 }
 
-}  // namespace
-
-std::vector<at::Tensor> latents_of_rank_loops(const DenoiserLoop& loop,
-                                              const std::vector<parallel::ParallelOptions>& layouts) {
-  std::vector<at::Tensor> results(layouts.size());
-  const models::LatentShape latent_shape{loop.latents.size(2), loop.latents.size(3), 8};
-  const int64_t steps = loop.make_sampler()->steps();
-  comm::run_ranks_as_threads(layouts.front().degrees(), [&](comm::World world) {
-    for (size_t i = 0; i < layouts.size(); ++i) {
-      parallel::Workload workload = workload_of(loop.shape, latent_shape);
-      workload.steps = steps;
-      workload.pictures = loop.latents.size(0);
-      workload.guided = loop.guidance.is_guided();
-      const parallel::Ranks ranks(world, parallel::resolve_layout(layouts[i], workload, std::nullopt));
-      const at::Tensor own = run_loop(loop, ranks);
-      if (world.rank() == 0) results[i] = own;
-    }
-  });
-  return results;
-}
-
-at::Tensor latents_of_rank_loop(const DenoiserLoop& loop, const parallel::ParallelOptions& layout) {
-  return latents_of_rank_loops(loop, {layout}).front();
-}
-
+// All products of exact methods for a guided denoiser of `heads` heads.
 std::vector<parallel::ParallelOptions> exact_layouts(int64_t ranks, int64_t heads) {
   std::vector<parallel::ParallelOptions> all;
   for (const int64_t dp : {1, 2, 3}) {
@@ -90,6 +67,73 @@ std::vector<parallel::ParallelOptions> exact_layouts(int64_t ranks, int64_t head
   displaced.displaced_mode = parallel::DisplacedMode::kFullSync;
   all.push_back(displaced);
   return all;
+}
+
+// PipeFusion alone and with each method that divides a stage.
+std::vector<parallel::ParallelOptions> pipefusion_layouts(int64_t parts) {
+  using parallel::degrees;
+  std::vector<parallel::ParallelOptions> all = {degrees(1, false, 2, 1, 1, 1), degrees(1, false, 3, 1, 1, 1),
+                                                degrees(1, false, 2, 1, 1, 2), degrees(2, false, 2, 1, 1, 1)};
+  if (parts == 2) {  // a third of four rows cannot be divided
+    for (const auto& more :
+         {degrees(1, false, 2, 1, 2, 1), degrees(1, false, 2, 2, 1, 1), degrees(1, false, 2, 1, 1, 1, 2)})
+      all.push_back(more);
+  }
+  for (parallel::ParallelOptions& each : all) each.num_pipeline_patch = parts;
+  return all;
+}
+
+std::vector<parallel::ParallelOptions> displaced_layouts(int64_t parts) {
+  std::vector<parallel::ParallelOptions> all = {{}, parallel::degrees(1, false, 1, 1, 1, 2)};
+  for (parallel::ParallelOptions& each : all) each.displaced_patch_degree = parts;
+  return all;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> latents_of_rank_loops(const DenoiserLoop& loop,
+                                              const std::vector<parallel::ParallelOptions>& layouts) {
+  std::vector<at::Tensor> results(layouts.size());
+  const models::LatentShape latent_shape{loop.latents.size(2), loop.latents.size(3), 8};
+  const int64_t steps = loop.make_sampler()->steps();
+  comm::run_ranks_as_threads(layouts.front().degrees(), [&](comm::World world) {
+    for (size_t i = 0; i < layouts.size(); ++i) {
+      parallel::Workload workload = workload_of(loop.shape, latent_shape);
+      workload.steps = steps;
+      workload.pictures = loop.latents.size(0);
+      workload.guided = loop.guidance.is_guided();
+      const parallel::Ranks ranks(world, parallel::resolve_layout(layouts[i], workload, std::nullopt));
+      const at::Tensor own = run_loop(loop, ranks);
+      if (world.rank() == 0) results[i] = own;
+    }
+  });
+  return results;
+}
+
+at::Tensor latents_of_rank_loop(const DenoiserLoop& loop, const parallel::ParallelOptions& layout) {
+  return latents_of_rank_loops(loop, {layout}).front();
+}
+
+void expect_exact_methods(const DenoiserLoop& loop, int64_t ranks) {
+  const std::vector<parallel::ParallelOptions> all = exact_layouts(ranks, loop.shape.heads);
+  const at::Tensor expected = latents_of_rank_loop(loop);
+  const std::vector<at::Tensor> results = latents_of_rank_loops(loop, all);
+  for (size_t i = 0; i < all.size(); ++i)
+    EXPECT_LE(deviation_from(results[i], expected), 1e-4) << parallel::degrees_text(all[i]);
+}
+
+void expect_stale_oracle(const std::string& way, const DenoiserLoop& loop,
+                         const std::map<std::string, at::Tensor>& golden, const at::Tensor& fresh) {
+  for (const int64_t parts : {2, 3}) {
+    const at::Tensor& expected = golden.at(fmt::format("loop.{}.{}", way, parts));
+    EXPECT_GE(deviation_from(expected, fresh), 1e-1);
+    for (parallel::ParallelOptions options :
+         way == "pipefusion" ? pipefusion_layouts(parts) : displaced_layouts(parts)) {
+      options.warmup_steps = 1;
+      EXPECT_LE(deviation_from(latents_of_rank_loop(loop, options), expected), 1e-4)
+          << way << " " << parts << ", " << parallel::degrees_text(options);
+    }
+  }
 }
 
 double deviation_from(const at::Tensor& x, const at::Tensor& expected) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,9 +31,15 @@ std::vector<at::Tensor> latents_of_rank_loops(const DenoiserLoop& loop,
                                               const std::vector<parallel::ParallelOptions>& layouts);
 at::Tensor latents_of_rank_loop(const DenoiserLoop& loop, const parallel::ParallelOptions& layout = {});
 
-// All products of methods on so many ranks that give what one rank gives, for a guided denoiser of `heads`
-// heads.
-std::vector<parallel::ParallelOptions> exact_layouts(int64_t ranks, int64_t heads);
+// Expects of all products of methods that are exact, on so many ranks, what one rank gives. The loop is
+// guided.
+void expect_exact_methods(const DenoiserLoop& loop, int64_t ranks);
+
+// Expects what an oracle gives by the definition of PipeFusion ("pipefusion") or displaced patches
+// ("displaced") after one step of warm-up: `golden` has it as loop.WAY.PARTS for two and three parts of a
+// picture with four rows of tokens, and `fresh` is what one rank gives.
+void expect_stale_oracle(const std::string& way, const DenoiserLoop& loop,
+                         const std::map<std::string, at::Tensor>& golden, const at::Tensor& fresh);
 
 // The largest difference, as a part of the deviation of what is expected.
 double deviation_from(const at::Tensor& x, const at::Tensor& expected);
