@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Writes tests/golden/flux2*: tiny random transformers of FLUX.2, their outputs in diffusers, and latents of the pipeline of
-FLUX.2 klein after the whole loop; an autoencoder, and the pictures of packed latents."""
+FLUX.2 klein after the whole loop, also with pictures to which it refers; an autoencoder, the pictures of packed latents, and
+packed latents of pictures."""
 import pathlib
 
+import PIL.Image
 import torch
 import torch.nn.functional as F
 from diffusers import (AutoencoderKLFlux2, FlowMatchEulerDiscreteScheduler, Flux2KleinPipeline,
@@ -23,6 +25,7 @@ MODELS = {
                            timestep_guidance_channels=10, rope_theta=100, eps=1e-4, latent=(5, 3)),
 }
 TEXT = 7  # tokens of a prompt
+REFERENCES = ((3, 3), (2, 5))  # sizes of latents of pictures to which a run refers
 TIMESTEPS = [999.0, 0.0, 417.5]
 SCALES = [1.0, 3.5, 4.0]  # for the model that takes them
 STEPS = 4
@@ -56,19 +59,22 @@ def evaluate(model, latents, prompts, timestep):
     return unpack(out, latents).float().contiguous()
 
 
-def run_pipeline(model, prompts, noise, guidance):
-    """Latents after all steps of diffusers' pipeline."""
+def run_pipeline(model, prompts, noise, guidance, references=()):
+    """Latents after all steps of diffusers' pipeline, which gets the latents of `references` from its autoencoder."""
     vae = AutoencoderKLFlux2(block_out_channels=(2,) * 4, norm_num_groups=1, layers_per_block=1,
                              latent_channels=model.config.in_channels // 4)
     pipeline = Flux2KleinPipeline(FlowMatchEulerDiscreteScheduler(**SCHEDULER), vae, None, None, model)
     pipeline.set_progress_bar_config(disable=True)
+    encoded = iter(references)
+    pipeline._encode_vae_image = lambda image, generator: next(encoded)
     steps = []
 
     def keep(_pipeline, _step, _timestep, kwargs):
         steps.append(kwargs["latents"].clone())
         return {}
 
-    pipeline(prompt=None, height=noise.shape[2] * 16, width=noise.shape[3] * 16, num_inference_steps=STEPS,
+    images = [PIL.Image.new("RGB", (64, 64)) for _ in references] or None
+    pipeline(image=images, prompt=None, height=noise.shape[2] * 16, width=noise.shape[3] * 16, num_inference_steps=STEPS,
              guidance_scale=guidance, latents=noise, prompt_embeds=prompts[[1, 2, 1]],
              negative_prompt_embeds=prompts[[0, 0, 0]], output_type="latent", callback_on_step_end=keep)
     assert len(steps) == STEPS
@@ -100,15 +106,19 @@ def split(count, parts):
 
 
 class Sample:
-    """One picture and its prompt, evaluated for some of the tokens at a time. Those of the text come behind the picture."""
+    """One picture, its prompt and what it refers to, evaluated for some of the tokens at a time. Those of references come
+    behind the picture, and those of the text behind them."""
 
-    def __init__(self, model, prompt, z):
+    def __init__(self, model, prompt, z, references):
         self.model, self.prompt = model, prompt.unsqueeze(0)
         self.image, self.length = z[0].numel(), len(prompt)
-        self.memory = Stale(self.image + self.length)
-        image = model.pos_embed(Flux2KleinPipeline._prepare_latent_ids(z.unsqueeze(0))[0])
-        text = model.pos_embed(Flux2KleinPipeline._prepare_text_ids(self.prompt)[0])
-        self.angles = [torch.cat(both) for both in zip(image, text)]
+        self.references = torch.cat([pack(z.unsqueeze(0))[:, :0], *map(pack, references)], 1)
+        self.referred = self.references.shape[1]
+        self.memory = Stale(self.image + self.referred + self.length)
+        ids = [Flux2KleinPipeline._prepare_latent_ids(z.unsqueeze(0))[0],
+               *(Flux2KleinPipeline._prepare_image_ids(list(references)) if references else []),
+               Flux2KleinPipeline._prepare_text_ids(self.prompt)[0]]
+        self.angles = [torch.cat(all_of) for all_of in zip(*map(model.pos_embed, ids))]
 
     def heads(self, attn, q, k, v, norm_q, norm_k):
         q, k, v = (x.unflatten(-1, (-1, attn.head_dim)) for x in (q, k, v))
@@ -120,11 +130,12 @@ class Sample:
         q, k = (apply_rotary_emb(x, angles, sequence_dim=1) for x in (q, k))
         return self.memory.attend(layer, q, k, v, local, keep)
 
-    def predict(self, z, t, image, text, keep):
-        """The prediction for the tokens `image` of the picture, where `text` of the text take part."""
-        model, local, count = self.model, torch.cat([image, self.image + text]), len(image)
+    def predict(self, z, t, image, references, text, keep):
+        """The prediction for the tokens `image` of the picture, where `references` and `text` of the others take part."""
+        model, count = self.model, len(image) + len(references)
+        local = torch.cat([image, self.image + references, self.image + self.referred + text])
         vector = model.time_guidance_embed(t.view(1) / 1000 * 1000, None)
-        x = model.x_embedder(pack(z.unsqueeze(0))[:, image])
+        x = model.x_embedder(torch.cat([pack(z.unsqueeze(0))[:, image], self.references[:, references]], 1))
         y = model.context_embedder(self.prompt[:, text])
         of_image = model.double_stream_modulation_img(vector).chunk(6, -1)
         of_text = model.double_stream_modulation_txt(vector).chunk(6, -1)
@@ -149,28 +160,29 @@ class Sample:
             parts = (self.heads(attn, *qkv.chunk(3, -1), attn.norm_q, attn.norm_k),)
             out = self.attend(("single", i), parts, local, keep)
             x = x + gate * attn.to_out(torch.cat([out, attn.mlp_act_fn(inner)], -1))
-        return model.proj_out(model.norm_out(x[:, :count], vector))[0]
+        return model.proj_out(model.norm_out(x[:, :len(image)], vector))[0]
 
 
-def run_stale(model, prompt, z, parts, displaced, warmup=1):
-    """Latents after all steps, unguided. In steps after the warm-up, the picture comes in parts of its rows: one after the
-    other, with the whole text each (PipeFusion), or each with a part of the text and, of the others, the keys and values of the
-    step before (displaced patches)."""
+def run_stale(model, prompt, z, parts, displaced, references=(), warmup=1):
+    """Latents after all steps, unguided. In steps after the warm-up, the picture comes in parts of its rows, each with a part
+    of the references: one after the other, with the whole text each (PipeFusion), or each with a part of the text and, of the
+    others, the keys and values of the step before (displaced patches)."""
     scheduler = FlowMatchEulerDiscreteScheduler(**SCHEDULER)
-    sample = Sample(model, prompt, z)
+    sample = Sample(model, prompt, z, references)
     scheduler.set_timesteps(sigmas=torch.linspace(1, 1 / STEPS, STEPS).tolist(),
                             mu=compute_empirical_mu(sample.image, STEPS))
     rows, columns = z.shape[1:]
-    whole = torch.arange(sample.image), torch.arange(sample.length)
+    whole = [torch.arange(count) for count in (sample.image, sample.referred, sample.length)]
     images = [(part.unsqueeze(1) * columns + torch.arange(columns)).flatten() for part in split(rows, parts)]
+    referred = split(sample.referred, parts)
     for step, t in enumerate(scheduler.timesteps):
         out = torch.empty(sample.image, len(z))
         if step < warmup:
             calls = [whole]
         elif displaced:
-            calls = list(zip(images, split(sample.length, parts)))
+            calls = list(zip(images, referred, split(sample.length, parts)))
         else:
-            calls = [(image, whole[1]) for image in images]
+            calls = [(*both, whole[2]) for both in zip(images, referred)]
         fresh = {}
         for call in calls:
             keep = fresh if displaced else {}
@@ -195,16 +207,20 @@ def make_transformers():
         prompts = torch.randn(3, TEXT, model.config.joint_attention_dim)
         golden = {"latents": latents, "prompts": prompts, "scales": torch.tensor(SCALES)}
         if name == "flux2":
-            for name_of, guidance in (("unguided", 1.0), ("guided", GUIDANCE)):
-                golden[f"loop.{name_of}"] = run_pipeline(model, prompts, latents, guidance)
-            for parts in (2, 3):
-                for way in ("displaced", "pipefusion"):
-                    golden[f"loop.{way}.{parts}"] = torch.stack([
-                        run_stale(model, prompts[prompt], z, parts, way == "displaced")
-                        for prompt, z in zip((1, 2, 1), latents)])
-                    print(way, parts, (golden[f"loop.{way}.{parts}"] - golden["loop.unguided"]).abs().max())
-            print("whole", (run_stale(model, prompts[1], latents[0], 2, True, STEPS)
-                            - golden["loop.unguided"][0]).abs().max())
+            generator = torch.Generator().manual_seed(9)
+            references = [torch.randn(1, model.config.in_channels, *size, generator=generator) for size in REFERENCES]
+            golden |= {f"reference.{i}": z for i, z in enumerate(references)}
+            for loop, given in (("loop", []), ("loop.references", references)):
+                for name_of, guidance in (("unguided", 1.0), ("guided", GUIDANCE)):
+                    golden[f"{loop}.{name_of}"] = run_pipeline(model, prompts, latents, guidance, given)
+                for parts in (2, 3):
+                    for way in ("displaced", "pipefusion"):
+                        golden[f"{loop}.{way}.{parts}"] = torch.stack([
+                            run_stale(model, prompts[prompt], z, parts, way == "displaced", given)
+                            for prompt, z in zip((1, 2, 1), latents)])
+                        print(loop, way, parts, (golden[f"{loop}.{way}.{parts}"] - golden[f"{loop}.unguided"]).abs().max())
+                print(loop, "whole", (run_stale(model, prompts[1], latents[0], 2, True, given, STEPS)
+                                      - golden[f"{loop}.unguided"][0]).abs().max())
         for dtype, suffix in ((torch.float32, ""), (torch.bfloat16, ".bf16")):
             model = model.to(dtype)
             for timestep in TIMESTEPS:
@@ -230,7 +246,8 @@ def make_autoencoder():
     vae.save_pretrained(ROOT / "flux2-vae" / "vae")
 
     latents = torch.randn(2, 4 * vae.config.latent_channels, 3, 5)
-    golden = {"latents": latents}
+    pictures = torch.rand(2, 3, 24, 40, generator=torch.Generator().manual_seed(7)) * 2 - 1
+    golden = {"latents": latents, "pictures": pictures}
     model = Flux2Transformer2DModel(in_channels=latents.shape[1], num_layers=1, num_single_layers=1,
                                     attention_head_dim=8, num_attention_heads=1, joint_attention_dim=8,
                                     axes_dims_rope=(2,) * 4, guidance_embeds=False).eval()
@@ -244,6 +261,7 @@ def make_autoencoder():
                 prompt=None, height=latents.shape[2] * 8, width=latents.shape[3] * 8, num_inference_steps=1,
                 guidance_scale=1.0, latents=latents.to(dtype), prompt_embeds=torch.randn(2, 2, 8).to(dtype),
                 output_type=output_type).images.float().contiguous()
+        golden["encoded" + suffix] = pipeline._encode_vae_image(pictures.to(dtype), None).float().contiguous()
         golden["decoded" + suffix] = vae.decode(golden["unpacked" + suffix].to(dtype)).sample.float().contiguous()
     (ROOT / "flux2-vae" / "golden").mkdir(exist_ok=True)
     save_file(golden, ROOT / "flux2-vae" / "golden" / "golden.safetensors")

@@ -2,6 +2,9 @@
 
 #include <ATen/Functions.h>
 
+#include <string_view>
+#include <vector>
+
 #include "core/device.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -10,8 +13,8 @@
 namespace tessera::models {
 namespace {
 
-// The options of the decoder in the form of AutoencoderKLConfig.
-JsonConfig decoder_options(const JsonConfig& json) {
+// The options in the form of AutoencoderKLConfig, with the widths of the encoder.
+JsonConfig encoder_options(const JsonConfig& json) {
   if (json.string("_class_name", "AutoencoderKLFlux2") != "AutoencoderKLFlux2")
     json.fail("_class_name", "\"AutoencoderKLFlux2\"");
   Json values = {{"down_block_types", std::vector<std::string>(4, "DownEncoderBlock2D")},
@@ -28,20 +31,44 @@ JsonConfig decoder_options(const JsonConfig& json) {
     values.erase(key);
   }
   values.update({{"_class_name", "AutoencoderKL"}, {"scaling_factor", 1}, {"force_upcast", false}});
-  const std::vector<int64_t> widths = json.with(values).integers("block_out_channels");
-  if (json.has("decoder_block_out_channels")) {
-    if (json.integers("decoder_block_out_channels").size() != widths.size())
-      json.fail("decoder_block_out_channels",
-                fmt::format("{} numbers, as block_out_channels", widths.size()));
-    values["block_out_channels"] = json.values().at("decoder_block_out_channels");
-  }
   return json.with(values);
+}
+
+// The same with those of the decoder, which may have its own.
+JsonConfig decoder_options(const JsonConfig& json, const JsonConfig& encoder) {
+  if (!json.has("decoder_block_out_channels")) return encoder;
+  const std::vector<int64_t> widths = json.integers("decoder_block_out_channels");
+  const size_t blocks = encoder.integers("block_out_channels").size();
+  if (widths.size() != blocks)
+    json.fail("decoder_block_out_channels", fmt::format("{} numbers, as block_out_channels", blocks));
+  Json values = encoder.values();
+  values["block_out_channels"] = widths;
+  return encoder.with(values);
+}
+
+// Loads one half of vae/. Keys that start with a prefix in `other_half` belong to the other half.
+template <typename Half>
+std::unique_ptr<Half> load_flux2_half(const std::filesystem::path& model, const LoadOptions& options,
+                                      LoadStatistics& statistics, std::vector<std::string_view> other_half) {
+  PartFiles files(model / "vae", weights::Library::kDiffusers, options);
+  const AutoencoderKLFlux2Config config(files.config());
+  const weights::Scope scope = files.scope();
+  const bool is_fp16_on_cpu = scope.dtype() == at::kHalf && is_for_cpu(scope.device());
+  auto half = std::make_unique<Half>(is_fp16_on_cpu ? scope.with_dtype(at::kFloat) : scope, config);
+  other_half.emplace_back("bn.num_batches_tracked");
+  files.finish(statistics, /*is_all=*/true, other_half);
+  return half;
 }
 
 }  // namespace
 
 AutoencoderKLFlux2Config::AutoencoderKLFlux2Config(const JsonConfig& json)
-    : decoder(decoder_options(json)), batch_norm_eps(json.number_within("batch_norm_eps", 0, 1, 1e-4)) {
+    : AutoencoderKLFlux2Config(json, encoder_options(json)) {}
+
+AutoencoderKLFlux2Config::AutoencoderKLFlux2Config(const JsonConfig& json, const JsonConfig& options)
+    : encoder(options),
+      decoder(decoder_options(json, options)),
+      batch_norm_eps(json.number_within("batch_norm_eps", 0, 1, 1e-4)) {
   json.number("batch_norm_momentum", 0.1);  // acts in training only
   if (json.integers("patch_size", std::vector<int64_t>{2, 2}) != std::vector<int64_t>{2, 2})
     json.refuse("patch_size", "the pipelines pack latents by 2 x 2");
@@ -60,6 +87,21 @@ at::Tensor Flux2BatchNorm::unpacked(const at::Tensor& z) const {
   return blocks.reshape({count, channels, 2, 2, rows, columns})
       .permute({0, 1, 4, 2, 5, 3})
       .reshape({count, channels, 2 * rows, 2 * columns});
+}
+
+at::Tensor Flux2BatchNorm::packed(const at::Tensor& z) const {
+  return (at::pixel_unshuffle(z.to(at::kFloat), 2) - mean) / deviation;
+}
+
+AutoencoderKLFlux2Encoder::AutoencoderKLFlux2Encoder(const weights::Scope& scope,
+                                                     const AutoencoderKLFlux2Config& config)
+    : norm(scope, config), network(scope, config.encoder) {}
+
+at::Tensor AutoencoderKLFlux2Encoder::encode(const at::Tensor& frames) const {
+  const int64_t pixels = 2 * network.config.scale_factor();
+  TESSERA_CHECK(frames.dim() == 4 && frames.size(2) % pixels == 0 && frames.size(3) % pixels == 0,
+                "pictures {}: sides must be multiples of {}", fmt::join(frames.sizes(), " x "), pixels);
+  return norm.packed(network.encode(frames).mean);
 }
 
 AutoencoderKLFlux2Decoder::AutoencoderKLFlux2Decoder(const weights::Scope& scope,
@@ -88,14 +130,14 @@ LatentScale read_autoencoder_kl_flux2_scale(const std::filesystem::path& model, 
 std::unique_ptr<Decoder> load_autoencoder_kl_flux2_decoder(const std::filesystem::path& model,
                                                            const LoadOptions& options,
                                                            LoadStatistics& statistics) {
-  PartFiles files(model / "vae", weights::Library::kDiffusers, options);
-  const AutoencoderKLFlux2Config config(files.config());
-  const weights::Scope scope = files.scope();
-  const bool is_fp16_on_cpu = scope.dtype() == at::kHalf && is_for_cpu(scope.device());
-  auto decoder = std::make_unique<AutoencoderKLFlux2Decoder>(
-      is_fp16_on_cpu ? scope.with_dtype(at::kFloat) : scope, config);
-  files.finish(statistics, /*is_all=*/true, {"encoder.", "quant_conv.", "bn.num_batches_tracked"});
-  return decoder;
+  return load_flux2_half<AutoencoderKLFlux2Decoder>(model, options, statistics, {"encoder.", "quant_conv."});
+}
+
+std::unique_ptr<Encoder> load_autoencoder_kl_flux2_encoder(const std::filesystem::path& model,
+                                                           const LoadOptions& options,
+                                                           LoadStatistics& statistics) {
+  return load_flux2_half<AutoencoderKLFlux2Encoder>(model, options, statistics,
+                                                    {"decoder.", "post_quant_conv."});
 }
 
 at::Tensor unpacked_flux2_latents(const std::filesystem::path& model, const LoadOptions& options,

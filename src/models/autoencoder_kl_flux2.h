@@ -3,7 +3,7 @@
 // deviation that a batch norm took in training.
 //
 // Shapes: B samples, C latent channels, h x w the size of packed latents [B, 4 C, h, w], h' of their rows
-// local.
+// local, H x W picture size.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,10 +21,14 @@ struct AutoencoderKLFlux2Config {
   // Throws Error(kInput) as AutoencoderKLConfig does.
   explicit AutoencoderKLFlux2Config(const JsonConfig& json);
 
-  AutoencoderKLConfig decoder;  // with its widths, which may differ from the encoder's
+  AutoencoderKLConfig encoder, decoder;  // each with its own widths
   double batch_norm_eps;
 
   int64_t channels() const { return 4 * decoder.latent_channels; }
+
+ private:
+  // `options`: those of the encoder, in the form of AutoencoderKLConfig.
+  AutoencoderKLFlux2Config(const JsonConfig& json, const JsonConfig& options);
 };
 
 // What a batch norm took of the channels of packed latents in training.
@@ -35,8 +39,21 @@ struct Flux2BatchNorm {
   // Packed latents z [B, 4 C, h', w] as they are denoised -> those of the network, fp32 [B, C, 2 h', 2 w],
   // which diffusers' pipelines return for the output type "latent".
   at::Tensor unpacked(const at::Tensor& z) const;
+  at::Tensor packed(const at::Tensor& z) const;  // the inverse
 
   at::Tensor mean, deviation;  // fp32 [4 C, 1, 1]
+};
+
+struct AutoencoderKLFlux2Encoder final : Encoder {
+  // `scope`: the root of the checkpoint.
+  AutoencoderKLFlux2Encoder(const weights::Scope& scope, const AutoencoderKLFlux2Config& config);
+
+  // Each picture is a frame: [B, 3, H, W] -> [B, 4 C, h, w]. H and W must be multiples of the pixels of a
+  // packed latent (checked).
+  at::Tensor encode(const at::Tensor& frames) const override;
+
+  Flux2BatchNorm norm;
+  AutoencoderKLEncoder network;
 };
 
 struct AutoencoderKLFlux2Decoder final : Decoder {
@@ -60,8 +77,11 @@ struct AutoencoderKLFlux2Decoder final : Decoder {
 // `channels`.
 LatentScale read_autoencoder_kl_flux2_scale(const std::filesystem::path& model, int64_t channels);
 
-// Loads vae/ of a diffusers folder. On the CPU fp16 becomes fp32.
+// Load one half of vae/ of a diffusers folder. On the CPU fp16 becomes fp32.
 std::unique_ptr<Decoder> load_autoencoder_kl_flux2_decoder(const std::filesystem::path& model,
+                                                           const LoadOptions& options,
+                                                           LoadStatistics& statistics);
+std::unique_ptr<Encoder> load_autoencoder_kl_flux2_encoder(const std::filesystem::path& model,
                                                            const LoadOptions& options,
                                                            LoadStatistics& statistics);
 

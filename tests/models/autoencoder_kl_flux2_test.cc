@@ -19,6 +19,13 @@ std::unique_ptr<Decoder> flux2_decoder(at::ScalarType dtype) {
   return load_autoencoder_kl_flux2_decoder(golden_folder("flux2-vae"), options, statistics);
 }
 
+std::unique_ptr<Encoder> flux2_encoder(at::ScalarType dtype) {
+  LoadOptions options;
+  options.placement.dtype = dtype;
+  LoadStatistics statistics;
+  return load_autoencoder_kl_flux2_encoder(golden_folder("flux2-vae"), options, statistics);
+}
+
 std::map<std::string, at::Tensor> flux2_pictures() {
   return read_golden("flux2-vae/golden/golden.safetensors");
 }
@@ -62,6 +69,23 @@ TEST(AutoencoderKLFlux2, IsAsNearTheTruthInBf16AsDiffusers) {
             1.1 * distance(golden.at("decoded.bf16")));
 }
 
+TEST(AutoencoderKLFlux2, EncodesAsDiffusersInFp32) {
+  auto golden = flux2_pictures();
+  const at::Tensor encoded = flux2_encoder(at::kFloat)->encode(golden.at("pictures"));
+  EXPECT_EQ(encoded.scalar_type(), at::kFloat);
+  ASSERT_EQ(encoded.sizes(), golden.at("encoded").sizes());
+  EXPECT_LE(relative_error(encoded, golden.at("encoded")), kComponentTolerance);
+}
+
+TEST(AutoencoderKLFlux2, EncodesAsNearTheTruthInBf16AsDiffusers) {
+  auto golden = flux2_pictures();
+  const auto distance = [&](const at::Tensor& x) {
+    return (x - golden.at("encoded")).square().sum().sqrt().item<double>();
+  };
+  EXPECT_LE(distance(flux2_encoder(at::kBFloat16)->encode(golden.at("pictures"))),
+            1.1 * distance(golden.at("encoded.bf16")));
+}
+
 // On some ranks there are no rows.
 TEST(AutoencoderKLFlux2, RowsOnManyRanksMakeTheSamePicture) {
   const at::Tensor z = flux2_pictures().at("latents");
@@ -88,6 +112,7 @@ TEST(AutoencoderKLFlux2, RowsOnManyRanksMakeTheSamePicture) {
 
 TEST(AutoencoderKLFlux2, SaysNothingOfWeightsThatTakeNoPart) {
   EXPECT_EQ(said_by([] {
+              flux2_encoder(at::kFloat);
               flux2_decoder(at::kFloat);
               unpacked_flux2_latents(golden_folder("flux2-vae"), {}, flux2_pictures().at("latents"));
             }),
@@ -119,6 +144,8 @@ TEST(AutoencoderKLFlux2Config, RefusesWhatItCannotRun) {
         {R"({"patch_size": [1, 4]})", "'patch_size' is [1,4]: the pipelines pack latents by 2 x 2"},
         {R"({"decoder_block_out_channels": [96, 192, 384]})",
          "'decoder_block_out_channels' must be 4 numbers"},
+        {R"({"block_out_channels": [8, 8, 8, 8], "decoder_block_out_channels": [96, 192, 384, 384]})",
+         "'block_out_channels' must be multiples of norm_num_groups"},
         {R"({"batch_norm_eps": -1})", "'batch_norm_eps'"},
         {R"({"layers_per_block": null})", "'layers_per_block'"},
         {R"({"scaling_factor": 0.3611})", "options without effect: scaling_factor"}})
