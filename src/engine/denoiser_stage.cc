@@ -24,17 +24,28 @@ at::Device device_of(const std::vector<models::Conditioning>& prompts) {
   return at::kCPU;
 }
 
-// The numbers of this rank's samples, of which there may be two for each of its pictures.
+// What this rank's samples have, of which there may be two for each of its pictures: [N, ..] -> [B, ..], or
+// [1, ..] as it is.
+at::Tensor of_samples(const at::Tensor& by_picture, const parallel::Ranks& ranks, size_t samples) {
+  if (by_picture.size(0) == 1) return by_picture;
+  const Range own = ranks.data.part(by_picture.size(0));
+  std::vector<int64_t> repeats(static_cast<size_t>(by_picture.dim()), 1);
+  repeats[0] = static_cast<int64_t>(samples) / own.length;
+  return by_picture.narrow(0, own.begin, own.length).repeat(repeats);
+}
+
 std::map<std::string, at::Tensor> of_samples(const std::map<std::string, at::Tensor>& by_picture,
                                              const parallel::Ranks& ranks, size_t samples) {
   std::map<std::string, at::Tensor> by_sample;
-  for (const auto& [name, numbers] : by_picture) {
-    const Range own = ranks.data.part(numbers.size(0));
-    const int64_t branches = numbers.size(0) == 1 ? 1 : static_cast<int64_t>(samples) / own.length;
-    by_sample[name] =
-        numbers.size(0) == 1 ? numbers : numbers.narrow(0, own.begin, own.length).repeat({branches});
-  }
+  for (const auto& [name, numbers] : by_picture) by_sample[name] = of_samples(numbers, ranks, samples);
   return by_sample;
+}
+
+std::vector<at::Tensor> of_samples(const std::vector<at::Tensor>& references, const parallel::Ranks& ranks,
+                                   size_t samples) {
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& z : references) all.push_back(of_samples(z, ranks, samples));
+  return all;
 }
 
 thread_local const std::function<bool(int64_t)>* sampled_blocks = nullptr;
@@ -84,7 +95,8 @@ parallel::Cut make_cut(const parallel::Ranks& ranks, const models::DenoiserShape
 DenoiserStage::DenoiserStage(const models::Denoiser& denoiser, const models::DenoiserShape& shape,
                              const std::vector<models::Conditioning>& prompts, std::vector<int64_t> prompt_of,
                              const models::LatentShape& latent_shape, const parallel::Ranks& ranks,
-                             const std::map<std::string, at::Tensor>& by_picture)
+                             const std::map<std::string, at::Tensor>& by_picture,
+                             const std::vector<at::Tensor>& references)
     : denoiser_(denoiser),
       shape_(shape),
       latent_shape_(latent_shape),
@@ -93,9 +105,10 @@ DenoiserStage::DenoiserStage(const models::Denoiser& denoiser, const models::Den
       all_blocks_(shape.blocks),
       prompt_of_(std::move(prompt_of)),
       by_sample_(of_samples(by_picture, ranks, prompt_of_.size())),
+      references_(of_samples(references, ranks, prompt_of_.size())),
       tokens_(make_cut(ranks, shape, latent_shape), {ranks.ulysses, ranks.gather, ranks.ring, ranks.sequence,
                                                      displacement_of(ranks.layout), ranks.layout.dsp}),
-      forward_(denoiser.start({prompts, prompt_of_, latent_shape, tokens_, by_sample_})) {}
+      forward_(denoiser.start({prompts, prompt_of_, latent_shape, tokens_, by_sample_, references_})) {}
 
 std::vector<Range> LatentAxis::of(const std::vector<Range>& token_lines) const {
   std::vector<Range> latents = times(token_lines, lines);
@@ -131,7 +144,7 @@ parallel::Tensors DenoiserStage::run(const Step& step, Range patches, parallel::
 
 parallel::Tensors DenoiserStage::empty(Range patches, int64_t block) const {
   parallel::Tensors hidden;
-  const int64_t local = cut().held(patches, sequence_rank()).tokens();
+  const int64_t local = tokens_.local_length(patches);
   for (const models::Stream& stream : forward_->streams(block)) {
     const int64_t tokens = stream.tokens ? tokens_.local_other_length(*stream.tokens) : local;
     hidden.push_back(at::empty({samples(), tokens, stream.width}, options_));

@@ -62,11 +62,13 @@ class DenoiserStage {
  public:
   // `prompt_of` is [B]. `prompts`, `latent_shape` and the denoiser, which holds this rank's blocks of
   // ranks.layout, must outlive the stage. `by_picture` has conditions that are numbers, by name: fp32 [N], or
-  // [1] if all pictures have the same.
+  // [1] if all pictures have the same. `references` are as in models::ForwardInputs, but of pictures: [N, C,
+  // h', w'] or [1, ...].
   DenoiserStage(const models::Denoiser& denoiser, const models::DenoiserShape& shape,
                 const std::vector<models::Conditioning>& prompts, std::vector<int64_t> prompt_of,
                 const models::LatentShape& latent_shape, const parallel::Ranks& ranks,
-                const std::map<std::string, at::Tensor>& by_picture = {});
+                const std::map<std::string, at::Tensor>& by_picture = {},
+                const std::vector<at::Tensor>& references = {});
   DenoiserStage(const DenoiserStage&) = delete;  // the forward refers to its members
   DenoiserStage& operator=(const DenoiserStage&) = delete;
 
@@ -102,6 +104,7 @@ class DenoiserStage {
   int64_t all_blocks_;
   std::vector<int64_t> prompt_of_;
   std::map<std::string, at::Tensor> by_sample_;
+  std::vector<at::Tensor> references_;
   nn::Tokens tokens_;
   std::unique_ptr<models::Forward> forward_;
   int64_t step_ = -1;

@@ -71,6 +71,9 @@ struct ForwardInputs {
   // Conditions that are numbers, by name, on the host: [B], or [1] if all samples have the same; fp32 unless
   // their name says otherwise.
   const std::map<std::string, at::Tensor>& by_sample = {};
+  // Latents of the pictures to which samples refer, for models that edit pictures: fp32 [B, C, h', w'], each
+  // of a size of its own, or [1, ...] if it is the same for all samples.
+  const std::vector<at::Tensor>& references = {};
 
   // Stacks the tensor `name` of every sample's prompt, all of one shape: [B, ...].
   at::Tensor of_samples(const std::string& name) const;

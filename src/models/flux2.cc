@@ -2,6 +2,8 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "models/loading.h"
 #include "models/qwen3_prompt.h"
@@ -14,6 +16,7 @@ namespace {
 
 constexpr ops::LinearOptions kFlux2NoBias{.bias = false};
 constexpr double kFlux2Times = 1000;  // sinusoids take so many times the noise level and the guidance scale
+constexpr double kReferenceFrames = 10;  // from a picture to the next on the axis of frames
 
 nn::Split heads_of(const Flux2Config& config) {
   return {config.num_attention_heads, config.attention_head_dim};
@@ -73,8 +76,14 @@ at::Tensor angles_of(const at::Tensor& positions, const Flux2Config& config, at:
   return nn::rotary_table(positions, axes, device);
 }
 
-at::Tensor picture_positions(const parallel::Grid& grid) {
-  return at::constant_pad_nd(nn::grid_positions(grid), {0, 1});
+// Of the picture, and of the references behind it.
+at::Tensor picture_positions(const parallel::Grid& grid, const std::vector<at::Tensor>& references) {
+  std::vector<at::Tensor> all = {nn::grid_positions(grid)};
+  for (const at::Tensor& z : references) {
+    const double frame = kReferenceFrames * static_cast<double>(all.size());
+    all.push_back(nn::grid_positions({.rows = z.size(2), .columns = z.size(3)}, {frame, 0, 0}));
+  }
+  return at::constant_pad_nd(at::concat(all), {0, 1});
 }
 
 at::Tensor text_positions(int64_t length) {
@@ -175,7 +184,7 @@ class Flux2Forward final : public Forward {
       : model_(model),
         tokens_(inputs.tokens),
         length_(inputs.prompts.front().at(kTokens).size(0)),
-        angles_(angles_of(picture_positions(tokens_.grid()), model.config_, device())),
+        angles_(angles_of(picture_positions(tokens_.grid(), inputs.references), model.config_, device())),
         angles_of_text_(tokens_.local_other(angles_of(text_positions(length_), model.config_, device()), 0)) {
     if (const auto scale = inputs.by_sample.find(kGuidanceScale);
         model.guidance_embedder_ && scale != inputs.by_sample.end()) {
@@ -188,10 +197,12 @@ class Flux2Forward final : public Forward {
       TESSERA_CHECK(states.size(0) == length_, "texts of {} and {} tokens", states.size(0), length_);
       if (model.embedders_) by_prompt.push_back(model.embedders_->context_embedder(states.to(model.dtype_)));
     }
+    tokens_.attach(angles_.size(0) - tokens_.grid().tokens());
     if (!model.embedders_) return;
     for (const int64_t prompt : inputs.prompt_of)
       of_samples.push_back(by_prompt[static_cast<size_t>(prompt)]);
     text_ = tokens_.local_other(at::stack(of_samples), 1);
+    embed_references(inputs.references);
   }
 
   void begin(const Timestep& timestep) override {
@@ -208,7 +219,12 @@ class Flux2Forward final : public Forward {
 
   Hidden embed(const at::Tensor& latents) override {
     // Blocks write to both.
-    return {model_.embedders_->x_embedder(nn::patchify(latents.to(model_.dtype_), {})), text_.clone()};
+    at::Tensor x = model_.embedders_->x_embedder(nn::patchify(latents.to(model_.dtype_), {}));
+    if (references_.defined()) {
+      const at::Tensor own = tokens_.local_attached(references_, 1);
+      x = at::concat({x, own.expand({x.size(0), -1, -1})}, 1);
+    }
+    return {x, text_.clone()};
   }
 
   void block(int64_t i, Hidden& hidden) override {
@@ -220,8 +236,9 @@ class Flux2Forward final : public Forward {
     // In contrast to other layers, the scale comes first.
     const at::Tensor all = model_.output_->norm_out(vector_).to(at::kFloat);
     const std::vector<at::Tensor> scale_shift = (all.size(0) == 1 ? all[0] : all).chunk(2, -1);
+    const at::Tensor picture = hidden[0].narrow(1, 0, tokens_.held().tokens()).contiguous();
     const at::Tensor normed =
-        ops::modulated_layer_norm(hidden[0].contiguous(), scale_shift[0], scale_shift[1], model_.config_.eps);
+        ops::modulated_layer_norm(picture, scale_shift[0], scale_shift[1], model_.config_.eps);
     return nn::unpatchify(model_.output_->proj_out(normed).to(at::kFloat), tokens_.held(), {}).squeeze(2);
   }
 
@@ -234,6 +251,19 @@ class Flux2Forward final : public Forward {
   at::Device device() const { return model_.timestep_embedder_.linear_1.weight.device(); }
   at::Tensor sinusoid(const at::Tensor& values) const {
     return nn::sinusoidal_embedding(values, model_.config_.timestep_guidance_channels);
+  }
+
+  // Every sample has the references that are the same for all.
+  void embed_references(const std::vector<at::Tensor>& references) {
+    if (references.empty()) return;
+    int64_t samples = 1;
+    for (const at::Tensor& z : references) samples = std::max(samples, z.size(0));
+    std::vector<at::Tensor> all;
+    for (const at::Tensor& z : references) {
+      const at::Tensor own = z.to(device(), model_.dtype_);
+      all.push_back(model_.embedders_->x_embedder(nn::patchify(own, {})).expand({samples, -1, -1}));
+    }
+    references_ = at::concat(all, 1);
   }
 
   std::pair<at::Tensor, at::Tensor> attend(const nn::QueriesKeysValues& image,
@@ -275,6 +305,7 @@ class Flux2Forward final : public Forward {
   at::Tensor angles_, angles_of_text_;  // [N or l, D / 2, 2]
   at::Tensor guidance_;                 // fp32 [1 or B, C], or undefined
   at::Tensor text_;                     // [B, l, C], with the first block
+  at::Tensor references_;               // [1 or B, R, C], with the first block
   // The step's: [1 or B, C], and attention's and the feed-forward's of double blocks.
   at::Tensor vector_;
   std::vector<Flux2Modulation> image_modulations_, text_modulations_;

@@ -5,10 +5,12 @@
 //
 // It denoises latents whose blocks of 2 x 2 are channels already (models/autoencoder_kl_flux2.h). All tokens
 // have positions on four axes: those of the picture (0, row, column, 0), token i of the text (0, 0, 0, i). No
-// token of the text is masked, so that all texts of a run have one length, with their padding.
+// token of the text is masked, so that all texts of a run have one length, with their padding. Tokens of
+// pictures to which the run refers go through all blocks as those of the picture do, at positions (10 + 10 k,
+// row, column, 0) for the k-th, and nothing is predicted for them.
 //
-// Shapes: B samples, n local tokens of the picture, L tokens of a text, l of them local, C width, D size of a
-// head, F width of the feed-forward.
+// Shapes: B samples, n local tokens of the picture and of references, N all of these, R of references, L
+// tokens of a text, l of them local, C width, D size of a head, F width of the feed-forward.
 #pragma once
 
 #include <filesystem>

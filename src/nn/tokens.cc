@@ -60,7 +60,26 @@ Tokens::Tokens(parallel::Cut cut, TokenGroups groups)
 }
 
 at::Tensor Tokens::local(const at::Tensor& x, int64_t dim) const {
-  return parallel::select_ranges(x, dim, cut_.tokens(run_, rank()));
+  std::vector<Range> ranges = cut_.tokens(run_, rank());
+  add_attached(ranges, grid().tokens());
+  return parallel::select_ranges(x, dim, ranges);
+}
+
+at::Tensor Tokens::local_attached(const at::Tensor& x, int64_t dim) const {
+  std::vector<Range> ranges = {{0, 0}};
+  add_attached(ranges, 0);
+  return parallel::select_ranges(x, dim, ranges);
+}
+
+void Tokens::add_attached(std::vector<Range>& ranges, int64_t before) const {
+  for (int64_t patch = run_.begin; patch < run_.end(); ++patch) {
+    const Range part = cut_.part_beside(attached_, patch, rank());
+    if (part.length == 0) continue;
+    if (ranges.back().end() == before + part.begin)
+      ranges.back().length += part.length;
+    else
+      ranges.push_back({before + part.begin, part.length});
+  }
 }
 
 at::Tensor Tokens::local_frames(const at::Tensor& x, int64_t dim) const {

@@ -3,10 +3,10 @@
 // patches, arXiv:2402.19481), all at once or patch by patch (PipeFusion, arXiv:2405.14430). A model passes in
 // its local tokens and knows of none of these.
 //
-// Shapes: B samples, n local tokens of the grid (this rank's part of the current patches; all of them on one
-// rank), N tokens of the grid, l local tokens of another sequence (a text), L all of its tokens, H query
-// heads, K key heads (H unless they are grouped; arXiv:2305.13245), D size of a head. Heads are those in this
-// rank's share of the weights.
+// Shapes: B samples, n local tokens of the grid and those attached to it (this rank's part of the current
+// patches; all of them on one rank), N all of these, R attached tokens and r local ones, l local tokens of
+// another sequence (a text), L all of its tokens, H query heads, K key heads (H unless they are grouped;
+// arXiv:2305.13245), D size of a head. Heads are those in this rank's share of the weights.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -50,7 +50,15 @@ class Tokens {
   const parallel::Grid& grid() const { return cut_.grid; }
   parallel::Grid held() const { return cut_.held(run_, groups_.all.rank); }  // of the local tokens
 
-  // The local tokens of x, which covers all tokens: [.., N, ..] -> [.., n, ..].
+  // Attaches so many tokens to the grid, once, before the first step: such as those of pictures to which a
+  // run refers. They are dealt to patches and ranks as lines are, and take part in attention as the tokens of
+  // the grid do, over all tokens only. Local ones lie behind those of the grid, by patch.
+  void attach(int64_t count) { attached_ = count; }
+  // The local ones of x, which covers the attached tokens: [.., R, ..] -> [.., r, ..].
+  at::Tensor local_attached(const at::Tensor& x, int64_t dim) const;
+
+  // The local tokens of x, which covers all tokens, the attached ones behind those of the grid: [.., N, ..]
+  // -> [.., n, ..].
   at::Tensor local(const at::Tensor& x, int64_t dim) const;
   // The local frames of x, which covers all frames.
   at::Tensor local_frames(const at::Tensor& x, int64_t dim) const;
@@ -94,6 +102,10 @@ class Tokens {
 
   const parallel::Cut& cut() const { return cut_; }
   int64_t rank() const { return groups_.all.rank; }  // in the cut
+  // The number of local tokens of some patches, with the attached ones.
+  int64_t local_length(Range patches) const {
+    return TokenSequence(cut_, groups_, patches, Over::kAll, 0, attached_).length(rank());
+  }
   const comm::Group& group() const { return groups_.all; }
   // Exchanges data for the next step; null if ranks wait for each other's data in every step.
   parallel::DisplacedExchange* displaced() const { return displaced_.get(); }
@@ -122,8 +134,10 @@ class Tokens {
   bool patches_divide(Over over) const;
   const TokenGroups& groups_of(Over over) const { return ranks_divide(over) ? groups_ : alone_; }
   TokenSequence sequence(Over over, int64_t other = 0) const {
-    return {cut_, groups_of(over), run_, over, other};
+    return {cut_, groups_of(over), run_, over, other, attached_};
   }
+  // The ranges of local tokens in a sequence that has `before` tokens before those that are attached.
+  void add_attached(std::vector<Range>& ranges, int64_t before) const;
   TokenAttention& strategy(Over over) const { return *attention_[static_cast<size_t>(over)]; }
   // Attention over a sequence. `other` and `of_other` as in AttentionCall.
   at::Tensor attend(const QueriesKeysValues& own, int64_t depth, const TokenSequence& sequence, Over over,
@@ -138,6 +152,7 @@ class Tokens {
   std::array<std::unique_ptr<TokenAttention>, kOvers.size()> attention_;  // by Over
   ops::ConvBlocks conv_blocks_;
   Range run_;
+  int64_t attached_ = 0;  // R
 };
 
 }  // namespace tessera::nn

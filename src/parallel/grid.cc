@@ -53,6 +53,10 @@ Range Cut::part(int64_t patch, int64_t rank) const {
   return in_units(all, rank, ranks, unit, shares);
 }
 
+Range Cut::part_beside(int64_t count, int64_t patch, int64_t rank) const {
+  return in_units(in_units({0, count}, patch, patches, 1), rank, ranks, 1, shares);
+}
+
 std::vector<Range> Cut::lines_of(GridAxis axis, Range run, int64_t rank) const {
   if (axis != patch_axis) return {axis == rank_axis ? part(run.begin, rank) : Range{0, lines(axis)}};
   std::vector<Range> all;

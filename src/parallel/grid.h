@@ -54,6 +54,9 @@ struct Cut {
 
   // The lines of `rank` in `patch`, along the axis of the ranks.
   Range part(int64_t patch, int64_t rank) const;
+  // The part of `rank` in `patch` of `count` things that lie beside the grid: they are dealt to patches, and
+  // those of a patch to the ranks by their shares.
+  Range part_beside(int64_t count, int64_t patch, int64_t rank) const;
   // The lines along an axis that `rank` holds in a run of patches, in order.
   std::vector<Range> lines_of(GridAxis axis, Range run, int64_t rank) const;
   // The grid that these lines form, and the ranges of tokens that they cover in the whole grid.

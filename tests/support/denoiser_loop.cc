@@ -25,7 +25,8 @@ at::Tensor run_loop(const DenoiserLoop& loop, const parallel::Ranks& ranks) {
   const at::Tensor& z = loop.latents;
   const models::LatentShape latent_shape{z.size(2), z.size(3), 8};
   const std::unique_ptr<samplers::Sampler> sampler = loop.make_sampler();
-  DenoiserStage stage(*denoiser, loop.shape, loop.prompts, loop.guidance.samples(ranks), latent_shape, ranks);
+  DenoiserStage stage(*denoiser, loop.shape, loop.prompts, loop.guidance.samples(ranks), latent_shape, ranks,
+                      {}, loop.references);
   Noise noise({{0, z.size(0)}});
   std::vector<double> seconds;
   at::Tensor result = denoise({stage, *sampler, loop.guidance, ranks}, z, noise, {}, seconds);

@@ -21,8 +21,9 @@ struct DenoiserLoop {
   std::function<std::unique_ptr<models::Denoiser>(const weights::Scope&, const models::LocalBlocks&)> load;
   std::function<std::unique_ptr<samplers::Sampler>()> make_sampler;
   std::vector<models::Conditioning> prompts;
-  Guidance guidance;   // of all pictures
-  at::Tensor latents;  // what the run begins with, [N, C, h, w]
+  Guidance guidance;                        // of all pictures
+  at::Tensor latents;                       // what the run begins with, [N, C, h, w]
+  std::vector<at::Tensor> references = {};  // [N, C, h', w'] or [1, C, h', w'] each
 };
 
 // Returns the latents after all steps, [N, C, h, w], of rank 0 with each of the layouts, which have one
