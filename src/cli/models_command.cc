@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "cli/field_options.h"
@@ -16,7 +17,9 @@
 #include "engine/stated_training.h"
 #include "job/report.h"
 #include "samplers/sampler.h"
+#include "weights/block_format.h"
 #include "weights/checkpoint.h"
+#include "weights/denoiser_file.h"
 #include "weights/single_file.h"
 
 namespace tessera::cli {
@@ -47,7 +50,7 @@ WeightFiles find_weight_files(const std::filesystem::path& folder) {
 // Where the weights are.
 struct Weights {
   std::string variant;
-  std::shared_ptr<weights::SafetensorsFile> single_file;  // holds those of all parts, if it is set
+  std::shared_ptr<weights::TensorFile> single_file;  // see models::LoadOptions
 };
 
 // What is known of the weights of one part.
@@ -77,14 +80,20 @@ struct Description {
 };
 
 Held measure(const weights::Checkpoint& checkpoint) {
-  Held held{.dtype = engine::dtype_name(checkpoint.dtype()), .files = checkpoint.num_files()};
+  Held held{.dtype = engine::dtype_name(at::kFloat), .files = checkpoint.num_files()};
+  std::map<std::string, uint64_t> bytes;  // by the form of the numbers
   for (const std::string& key : checkpoint.keys()) {
     const weights::TensorEntry& entry = checkpoint.entry(key);
     uint64_t count = 1;
     for (const int64_t size : entry.shape) count *= static_cast<uint64_t>(size);
     held.parameters += count;
     held.bytes += entry.end - entry.begin;
+    const std::string form = entry.blocks ? std::string(entry.blocks->name) : engine::dtype_name(entry.dtype);
+    if (at::isFloatingType(entry.dtype)) bytes[form] += entry.end - entry.begin;
   }
+  const auto most = std::max_element(bytes.begin(), bytes.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most != bytes.end()) held.dtype = most->first;
   return held;
 }
 
@@ -92,10 +101,11 @@ Held measure(const weights::Checkpoint& checkpoint) {
 void describe_weights(PartRow& row, const Weights& weights) {
   const Part& part = row.part;
   row.state.clear();
-  if (weights.single_file) {
-    const auto tensors =
-        weights::single_file_part(weights.single_file->header(), part.folder.filename().string());
-    if (!tensors.empty()) row.held = measure(weights::Checkpoint(weights.single_file, tensors));
+  const std::string name = part.folder.filename().string();
+  if (weights.single_file && weights::is_in_single_file(weights.single_file->header(), name)) {
+    weights::NamedTensors tensors =
+        weights::single_file_part(weights::named_tensors(*weights.single_file), name);
+    if (!tensors.empty()) row.held = measure({weights.single_file, std::move(tensors)});
     return;
   }
   const WeightFiles found = find_weight_files(part.folder);
@@ -169,7 +179,7 @@ Description describe(const engine::ModelFiles& files, const std::string& variant
   const std::filesystem::path path = files.single_file.value_or(files.folder);
   const JsonConfig index = engine::read_model_index(files.folder);
   Weights weights{.variant = variant, .single_file = nullptr};
-  if (files.single_file) weights.single_file = std::make_shared<weights::SafetensorsFile>(path);
+  if (files.single_file) weights.single_file = weights::open_tensor_file(path);
   Description result;
   result.path = path.string();
   result.class_name = index.string("_class_name");

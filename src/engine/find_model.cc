@@ -10,6 +10,7 @@
 #include "core/file.h"
 #include "core/text.h"
 #include "engine/shipped.h"
+#include "weights/gguf.h"
 #include "weights/single_file.h"
 
 namespace tessera::engine {
@@ -107,22 +108,23 @@ ModelFiles find_model_files(const std::optional<std::string>& model,
   const fs::path path = model.value_or("");
   const std::string beginning = beginning_of(path);
   if (is_pickle(path, beginning)) {
-    input_error(
-        path.string(),
-        "is a pickle (.ckpt, .pt, .bin), and only .safetensors can be read as a single file; convert it "
-        "with diffusers: from_single_file(...).save_pretrained(FOLDER)");
+    input_error(path.string(),
+                "is a pickle (.ckpt, .pt, .bin), and only .safetensors and .gguf can be read as a single "
+                "file; convert "
+                "it with diffusers: from_single_file(...).save_pretrained(FOLDER)");
   }
-  if (path.extension() != ".safetensors" && !has_safetensors_header(beginning)) {
-    if (config) usage_error(field("config"), "is for a model that is one .safetensors file");
+  const bool has_name = path.extension() == ".safetensors" || path.extension() == ".gguf";
+  if (!has_name && !has_safetensors_header(beginning) && !weights::is_gguf(beginning)) {
+    if (config) usage_error(field("config"), "is for a model that is one .safetensors or .gguf file");
     return {find_model(model)};
   }
   if (type_at(path) == fs::file_type::not_found) input_error(path.string(), "no such file; check the path");
-  weights::require_whole_model(weights::SafetensorsFile(path).header(), path.string());
+  weights::require_whole_model(weights::open_tensor_file(path)->header(), path.string());
   if (!config) {
     usage_error(
         field("config"),
         "'{}' holds only weights: name a folder in diffusers' format with the configs and tokenizers of "
-        "its model; weights there are not read",
+        "its model; weights there are read of parts that the file does not hold",
         path.string());
   }
   const fs::path folder = find_model(config);

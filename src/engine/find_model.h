@@ -27,11 +27,11 @@ std::optional<std::filesystem::path> find_lone_part(const std::optional<std::str
 
 struct ModelFiles {
   std::filesystem::path folder;                        // has configs and tokenizers, and the weights
-  std::optional<std::filesystem::path> single_file{};  // if set, has all weights instead
+  std::optional<std::filesystem::path> single_file{};  // if set, has those of all parts, or the denoiser's
 };
-// Resolves `--model` and `--config`: a folder as above, or one .safetensors file and the folder of its
-// configs and tokenizers. Throws Error(kUsage) when one of the two is missing, and Error(kInput) for a file
-// that is not .safetensors.
+// Resolves `--model` and `--config`: a folder as above, or one .safetensors or .gguf file and the folder of
+// its configs and tokenizers. Throws Error(kUsage) when one of the two is missing, and Error(kInput) for a
+// file of weights in another format.
 ModelFiles find_model_files(const std::optional<std::string>& model,
                             const std::optional<std::string>& config);
 

@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "samplers/options.h"
 #include "weights/checkpoint.h"
+#include "weights/denoiser_file.h"
 #include "weights/single_file.h"
 
 namespace tessera::engine {
@@ -89,6 +90,38 @@ std::optional<std::filesystem::path> model_near(const std::filesystem::path& fol
   return std::nullopt;
 }
 
+bool has_class(const models::Family& family, std::string_view class_name) {
+  return std::any_of(family.parts.begin(), family.parts.end(), [&](const models::PipelinePart& part) {
+    return std::find(part.classes.begin(), part.classes.end(), class_name) != part.classes.end();
+  });
+}
+
+// Throws Error(kInput) for a file that is known to be of another model than the folder.
+void check_single_file(const Model& model) {
+  const std::string path = model.single_file->path().string(), folder = model.folder.string();
+  const models::Family& family = *model.family;
+  if (!family.has_single_files) {
+    std::vector<std::string> titles;
+    for (const models::Family& each : models::families()) {
+      if (each.has_single_files) titles.push_back(each.title);
+    }
+    input_error(path, "'{}' is of {}, but models that can be read from a single file are those of {}", folder,
+                family.title, fmt::join(titles, ", "));
+  }
+  const auto refuse = [&](std::string_view title) {
+    input_error(path, "is of {}, but '{}' is of {}; name a folder of the file's model with {}", title, folder,
+                family.title, field("config"));
+  };
+  const weights::TensorFileHeader& header = model.single_file->header();
+  const weights::KnownFile* const known = weights::recognise(header);
+  if (known && !has_class(family, known->class_name)) refuse(known->title);
+  const bool wants_xl = family.class_name == "StableDiffusionXLPipeline";
+  if (weights::is_of_xl(header).value_or(wants_xl) != wants_xl)
+    refuse(wants_xl ? "Stable Diffusion 1.x or 2.x" : "Stable Diffusion XL");
+  if (!known && !has_class(family, "UNet2DConditionModel"))
+    input_error(path, "has no weights of {}, under the names of its own code or of diffusers", family.title);
+}
+
 }  // namespace
 
 bool is_never_run(const std::string& part) {
@@ -137,17 +170,9 @@ Model read_model(const std::filesystem::path& folder, const std::optional<std::f
   const JsonConfig index = read_model_index(folder);
   model.folder = folder;
   model.family = &models::find_family(index.string("_class_name"), index.where());
-  if (single_file && !model.family->has_single_files) {
-    input_error(single_file->string(), "only Stable Diffusion can be read from a single file; '{}' is of {}",
-                folder.string(), model.family->title);
-  }
   if (single_file) {
-    model.single_file = std::make_shared<weights::SafetensorsFile>(*single_file);
-    const bool wants_xl = model.family->class_name == "StableDiffusionXLPipeline";
-    if (weights::is_of_xl(model.single_file->header()).value_or(wants_xl) != wants_xl)
-      input_error(single_file->string(),
-                  "is of Stable Diffusion {}, but '{}' is of {}; name a folder of the file's model with {}",
-                  wants_xl ? "1.x or 2.x" : "XL", folder.string(), model.family->title, field("config"));
+    model.single_file = weights::open_tensor_file(*single_file);
+    check_single_file(model);
   }
   model.variant = variant;
   model.parts = models::parts_of(index, *model.family);

@@ -17,9 +17,9 @@ namespace tessera::engine {
 struct Model {
   std::filesystem::path folder;  // holds model_index.json
   const models::Family* family = nullptr;
-  std::vector<models::PipelinePart> parts;                // of the family's, those that the model has
-  std::shared_ptr<weights::SafetensorsFile> single_file;  // holds all weights, if the folder has none
-  std::string variant;   // of the files with weights; see weights/checkpoint.h
+  std::vector<models::PipelinePart> parts;           // of the family's, those that the model has
+  std::shared_ptr<weights::TensorFile> single_file;  // see models::LoadOptions
+  std::string variant;                               // of the files with weights; see weights/checkpoint.h
   JsonConfig scheduler;  // scheduler/scheduler_config.json, of the class that model_index.json names
   models::LatentScale scale;
   models::DenoiserShape shape;
@@ -44,7 +44,8 @@ bool is_never_run(const std::string& part);
 
 // Reads the JSON files. Throws Error(kInput) for a folder that diffusers did not save, a family or a class of
 // a component that cannot run (listing those that can), impossible numbers, and a variant of which there is
-// no file. Weights come from `single_file`, if given (weights/single_file.h).
+// no file. Weights come from `single_file`, if given, as far as it has them (weights/single_file.h,
+// weights/denoiser_file.h); a file of another model is refused.
 Model read_model(const std::filesystem::path& folder,
                  const std::optional<std::filesystem::path>& single_file = std::nullopt,
                  const std::string& variant = {});

@@ -1,10 +1,10 @@
 #include "engine/overflow.h"
 
-#include <map>
 #include <optional>
 #include <vector>
 
 #include "weights/checkpoint.h"
+#include "weights/denoiser_file.h"
 
 namespace tessera::engine {
 namespace {
@@ -13,14 +13,10 @@ constexpr double kLargeGuidance = 50;  // no model is used with as much
 
 std::vector<weights::Checkpoint> checkpoints_of(const Model& model) {
   std::vector<weights::Checkpoint> all;
-  if (model.single_file) {
-    std::map<std::string, weights::NamedTensor> tensors;
-    for (const auto& [key, entry] : model.single_file->header().tensors) tensors[key] = {entry};
-    all.emplace_back(model.single_file, std::move(tensors));
-    return all;
-  }
+  if (model.single_file) all.emplace_back(model.single_file, weights::named_tensors(*model.single_file));
   for (const models::PipelinePart& part : model.parts) {
     if (part.name.starts_with("tokenizer")) continue;
+    if (model.single_file && weights::is_in_single_file(model.single_file->header(), part.name)) continue;
     all.emplace_back(model.folder / part.name, weights::library_named(part.library), model.variant);
   }
   return all;

@@ -48,8 +48,7 @@ void compare_prediction(const weights::StatedTraining& stated, const Scheduler& 
 }
 
 // The training's noise levels in the file, as fp64 products of alphas, falling.
-std::optional<at::Tensor> stored_levels(const std::shared_ptr<weights::SafetensorsFile>& file,
-                                        std::string& key) {
+std::optional<at::Tensor> stored_levels(const std::shared_ptr<weights::TensorFile>& file, std::string& key) {
   std::map<std::string, weights::NamedTensor> levels;
   for (const char* name : {"alphas_cumprod", "denoiser.sigmas"}) {
     const auto found = file->header().tensors.find(name);

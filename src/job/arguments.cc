@@ -25,14 +25,16 @@ Struct read_part(const Fields<Struct>& fields, const Json& all) {
 
 FieldInfo model_info() {
   return {"model",
-          "Folder in diffusers' format, one .safetensors file, or a model that ships: shapes, shapes-video, "
-          "shapes-xl [shapes]",
+          "Folder in diffusers' format, one .safetensors or .gguf file, or a model that ships: shapes, "
+          "shapes-video, shapes-xl [shapes]",
           FieldGroup::kModel, "PATH"};
 }
 
 FieldInfo config_info() {
-  return {"config", "Folder of configs and tokenizers for a model that is one .safetensors file",
-          FieldGroup::kModel, "FOLDER"};
+  return {
+      "config",
+      "Folder of configs and tokenizers, and of parts that it does not hold, for a model that is one file",
+      FieldGroup::kModel, "FOLDER"};
 }
 
 FieldInfo variant_info() {

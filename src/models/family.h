@@ -18,8 +18,8 @@
 #include "core/range.h"
 #include "models/denoiser.h"
 #include "models/prompt.h"
-#include "weights/safetensors.h"
 #include "weights/scope.h"
+#include "weights/tensor_file.h"
 
 namespace tessera::models {
 
@@ -108,8 +108,9 @@ struct LoadOptions {
   std::string variant = {};  // of the files ("fp16"), where the component has it
   // On the meta device: a part without files of weights has those for which its layers ask.
   bool may_lack_weights = false;
-  // Holds all weights where the folder has only configs and tokenizers (weights/single_file.h).
-  std::shared_ptr<weights::SafetensorsFile> single_file = {};
+  // Holds the weights of parts for which the folder has only configs and tokenizers: all, or the denoiser's
+  // alone (weights::is_in_single_file()).
+  std::shared_ptr<weights::TensorFile> single_file = {};
 };
 
 // The cost of loading one component.
@@ -191,7 +192,7 @@ struct Family {
   // Names the fields of a request that this family takes and others may not.
   std::vector<std::string> own_fields;
   LoneConfig lone;
-  bool has_single_files;  // can be read by weights/single_file.h
+  bool has_single_files;  // can be read by weights/single_file.h or weights/denoiser_file.h
   // Whether samplers::with_stable_diffusion_options() adjusts scheduler files.
   bool overrides_scheduler_file;
   // Whether a run of one step ends in the sample that the model predicts, wherever the step would lead.

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "weights/denoiser_file.h"
 #include "weights/single_file.h"
 
 namespace tessera::models {
@@ -22,17 +23,21 @@ bool has_weights(const std::filesystem::path& folder) {
 
 std::optional<weights::Checkpoint> open(const std::filesystem::path& folder, weights::Library library,
                                         const LoadOptions& options) {
-  if (!options.single_file) {
+  const std::string part = folder.filename().string();
+  const auto& file = options.single_file;
+  if (!file || !weights::is_in_single_file(file->header(), part)) {
     if (options.may_lack_weights && !has_weights(folder)) return std::nullopt;
     return weights::Checkpoint(folder, library, options.variant);
   }
-  const std::string part = folder.filename().string();
-  auto tensors = weights::single_file_part(options.single_file->header(), part);
-  if (tensors.empty()) {
-    input_error(options.single_file->path().string(),
-                "has no {} under the names of Stable Diffusion's own code", part);
-  }
-  return weights::Checkpoint(options.single_file, std::move(tensors));
+  weights::NamedTensors tensors = weights::single_file_part(weights::named_tensors(*file), part);
+  if (tensors.empty())
+    input_error(file->path().string(), "has no {} under the names of Stable Diffusion's own code", part);
+  return weights::Checkpoint(file, std::move(tensors));
+}
+
+// Files of whole models hold more than the configs name (unused layers, training state).
+bool is_of_whole_model(const LoadOptions& options) {
+  return options.single_file && weights::is_in_single_file(options.single_file->header(), "vae");
 }
 
 JsonConfig read_config(const std::filesystem::path& folder) {
@@ -124,7 +129,7 @@ PartFiles::PartFiles(const std::filesystem::path& folder, weights::Library libra
     : config_(read_config(folder)),
       checkpoint_(open(folder, library, options)),
       placement_(options.placement),
-      warns_(!options.single_file) {}
+      warns_(!is_of_whole_model(options)) {}
 
 weights::Scope PartFiles::scope() {
   if (checkpoint_) return {*checkpoint_, placement_};

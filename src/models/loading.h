@@ -45,8 +45,7 @@ class PartFiles {
   std::optional<weights::Checkpoint> checkpoint_;
   weights::ShapeOnlySource shapes_;  // instead of it
   weights::Placement placement_;
-  bool warns_;  // false for a single file, which holds more than the config names (unused layers, training
-                // state)
+  bool warns_;  // of weights that nobody has read
 };
 
 // The same for `files` of a component of which some layers are read at each use: checks and counts these too.

@@ -192,7 +192,7 @@ Family z_image() {
           .default_max_sequence_length = 512,
           .own_fields = {"max_sequence_length", "cfg_normalization", "cfg_truncation"},
           .lone = {is_any, R"({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0})"},
-          .has_single_files = false,
+          .has_single_files = true,
           .overrides_scheduler_file = false,
           .takes_sample_of_single_step = false,
           .has_even_sigmas = true,

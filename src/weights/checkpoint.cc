@@ -4,7 +4,6 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 #include "core/error.h"
@@ -12,7 +11,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "weights/loading_hook.h"
-#include "weights/memory_counter.h"
+#include "weights/safetensors.h"
 #include "weights/shard_index.h"
 
 namespace tessera::weights {
@@ -85,44 +84,6 @@ int64_t element_count(at::IntArrayRef shape) {
   return count;
 }
 
-// A view of the mapping, of which `held_bytes` are in use; a copy if the bytes are not aligned.
-at::Tensor whole_tensor(const std::shared_ptr<SafetensorsFile>& file, const TensorEntry& entry,
-                        int64_t held_bytes) {
-  const std::span<const std::byte> bytes = file->bytes(entry);
-  const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % c10::elementSize(entry.dtype) == 0;
-  const auto options = at::TensorOptions().dtype(entry.dtype);
-  if (!aligned) {
-    at::Tensor copy = at::empty(entry.shape, options);
-    std::memcpy(copy.mutable_data_ptr(), bytes.data(), bytes.size());
-    return copy;
-  }
-  // The deleter keeps the mapping alive as long as any tensor views it. When the last view is gone, because
-  // the weight was converted or packed, its pages need not stay in memory.
-  MemoryCounter::add_view(const_cast<std::byte*>(bytes.data()), held_bytes);
-  return at::from_blob(
-      const_cast<std::byte*>(bytes.data()), entry.shape,
-      [file, entry, held_bytes](void* data) {
-        MemoryCounter::add_view(data, -held_bytes);
-        file->release(entry);
-      },
-      options);
-}
-
-// Weights with factors of their own are another format: without the factors they would be wrong numbers.
-void refuse_scaled(const SafetensorsFile& file) {
-  for (const auto& [key, entry] : file.header().tensors) {
-    for (const std::string_view end :
-         {"scale_weight", "weight_scale", "scaled_fp8", "weight.absmax", "weight.quant_map"}) {
-      if (!key.ends_with(end)) continue;
-      input_error(
-          file.path().string(),
-          "'{}' says that weights are quantised, with factors; such weights cannot run yet, take the file "
-          "of fp16 or bf16",
-          key);
-    }
-  }
-}
-
 }  // namespace
 
 Library library_named(const std::string& name) {
@@ -150,16 +111,12 @@ Checkpoint::Checkpoint(const fs::path& folder, Library library, const std::strin
     add_file(folder / name);
   }
   for (const auto& [key, name] : file_of) {
-    const auto found = places_.find(key);
-    if (found == places_.end() || found->second.file != position[name]) {
+    if (!files_[position[name]]->header().tensors.contains(key))
       input_error(index.where(), "'{}' should be in {}, but is not", key, name);
-    }
   }
 }
 
-Checkpoint::Checkpoint(std::shared_ptr<SafetensorsFile> file, std::map<std::string, NamedTensor> tensors)
-    : folder_(file->path()) {
-  refuse_scaled(*file);
+Checkpoint::Checkpoint(std::shared_ptr<TensorFile> file, NamedTensors tensors) : folder_(file->path()) {
   files_.push_back(std::move(file));
   for (auto& each : tensors) places_.emplace(each.first, Place{0, std::move(each.second)});
 }
@@ -167,9 +124,8 @@ Checkpoint::Checkpoint(std::shared_ptr<SafetensorsFile> file, std::map<std::stri
 void Checkpoint::add_file(const std::filesystem::path& path) {
   const size_t index = files_.size();
   files_.push_back(std::make_shared<SafetensorsFile>(path));
-  refuse_scaled(*files_.back());
-  for (const auto& [key, entry] : files_.back()->header().tensors) {
-    const auto [place, fresh] = places_.emplace(key, Place{index, {entry}});
+  for (auto& [key, tensor] : named_tensors(*files_.back())) {
+    const auto [place, fresh] = places_.emplace(key, Place{index, std::move(tensor)});
     if (!fresh) {
       input_error(path.string(), "'{}' is also in {}", key,
                   files_[place->second.file]->path().filename().string());
@@ -213,39 +169,43 @@ const Checkpoint::Place& Checkpoint::use(const std::string& key, at::IntArrayRef
   return place;
 }
 
-at::Tensor Checkpoint::view(const Place& place, int64_t held_bytes) const {
-  if (!place.tensor.is_transposed) return whole_tensor(files_[place.file], place.tensor.entry, held_bytes);
-  TensorEntry as_stored = place.tensor.entry;
-  std::swap(as_stored.shape[0], as_stored.shape[1]);
-  return whole_tensor(files_[place.file], as_stored, held_bytes).t();
+at::Tensor Checkpoint::whole(const Place& place, at::ScalarType dtype, int64_t held_bytes) const {
+  NamedTensor stored = place.tensor;
+  if (stored.is_transposed) std::swap(stored.entry.shape[0], stored.entry.shape[1]);
+  const std::shared_ptr<TensorFile>& file = files_[place.file];
+  at::Tensor all = stored.is_coded() ? decoded_tensor(file, stored, dtype, {}, held_bytes)
+                                     : mapped_tensor(file, stored.entry, held_bytes);
+  if (stored.is_transposed) all = all.t();
+  return stored.has_halves_swapped ? all.to(dtype).roll(all.size(0) / 2, 0) : all;
 }
 
 at::Tensor Checkpoint::load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
                             at::ArrayRef<Slice> slices, at::Device device) {
   const Place& place = use(key, shape);
-  const TensorEntry& entry = place.tensor.entry;
+  const NamedTensor& tensor = place.tensor;
   const std::vector<int64_t> part_shape = sliced_shape(key, shape, slices);
-  const auto bytes_in = [count = element_count(part_shape)](at::ScalarType type) {
-    return count * static_cast<int64_t>(c10::elementSize(type));
-  };
-  bytes_held_ += static_cast<uint64_t>(bytes_in(dtype));
-  bytes_used_ += static_cast<uint64_t>(bytes_in(entry.dtype));
+  const int64_t count = element_count(part_shape), in_file = bytes_in_file(tensor.entry, count);
+  bytes_held_ += static_cast<uint64_t>(count) * c10::elementSize(dtype);
+  bytes_used_ += static_cast<uint64_t>(in_file);
   if (device.is_meta()) {
     // What is mapped stands beside its copy for a moment, which counts in the peak
     // (weights/memory_counter.h).
-    const at::Tensor mapped = at::empty(part_shape, at::TensorOptions().device(device).dtype(entry.dtype));
+    const at::Tensor mapped = at::empty({in_file}, at::TensorOptions().device(device).dtype(at::kByte));
     at::Tensor part = at::empty(part_shape, at::TensorOptions().device(device).dtype(dtype));
-    record_loading({key, shape, slices, entry.dtype, part});
+    // Of coded weights the file's dtype says nothing.
+    record_loading({key, shape, slices, tensor.is_coded() ? dtype : tensor.entry.dtype, part});
     return part;
   }
   const at::DisableRecordFunctionGuard unrecorded;  // laying a weight out is no operation of the model
-  at::Tensor part = view(place, bytes_in(entry.dtype));
+  if (tensor.is_coded() && !tensor.is_transposed && !tensor.has_halves_swapped)
+    return decoded_tensor(files_[place.file], tensor, dtype, slices, in_file).to(device);
+  at::Tensor part = whole(place, dtype, in_file);
   for (const Slice& slice : slices) part = part.narrow(slice.dim, slice.begin, slice.length);
   return part.to(device, dtype).contiguous();
 }
 
 at::Tensor Checkpoint::stored(const std::string& key, at::IntArrayRef shape) {
-  at::Tensor table = view(use(key, shape), /*held_bytes=*/0);
+  at::Tensor table = whole(use(key, shape), at::kFloat, /*held_bytes=*/0);
   record_loading({key, shape, {}, table.scalar_type(), table});
   return table;
 }
@@ -253,7 +213,7 @@ at::Tensor Checkpoint::stored(const std::string& key, at::IntArrayRef shape) {
 at::Tensor Checkpoint::buffer(const std::string& key) {
   const Place& place = find(key);
   used_.insert(key);
-  return whole_tensor(files_[place.file], place.tensor.entry, /*held_bytes=*/0);
+  return whole(place, at::kFloat, /*held_bytes=*/0);
 }
 
 std::vector<std::string> Checkpoint::unused() const {
@@ -262,17 +222,6 @@ std::vector<std::string> Checkpoint::unused() const {
     if (!used_.contains(key)) result.push_back(key);
   }
   return result;
-}
-
-at::ScalarType Checkpoint::dtype() const {
-  std::map<at::ScalarType, uint64_t> bytes;
-  for (const auto& [key, place] : places_) {
-    const TensorEntry& tensor = place.tensor.entry;
-    if (at::isFloatingType(tensor.dtype)) bytes[tensor.dtype] += tensor.end - tensor.begin;
-  }
-  const auto most = std::max_element(bytes.begin(), bytes.end(),
-                                     [](const auto& a, const auto& b) { return a.second < b.second; });
-  return most == bytes.end() ? at::kFloat : most->first;
 }
 
 bool is_near(const at::Tensor& stored, const at::Tensor& computed) {

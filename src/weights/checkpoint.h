@@ -11,16 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "weights/safetensors.h"
+#include "weights/named_tensor.h"
 #include "weights/source.h"
 
 namespace tessera::weights {
-
-// A tensor of a file, or rows of one, under the name that layers ask for.
-struct NamedTensor {
-  TensorEntry entry;           // with the shape that layers ask for
-  bool is_transposed = false;  // stored as [entry.shape[1], entry.shape[0]]
-};
 
 // Who saved a folder: diffusers names weights diffusion_pytorch_model and takes an index of shards before a
 // single file; transformers names them model and takes the single file first.
@@ -39,7 +33,7 @@ class Checkpoint final : public Source {
   // names), a shard is missing, or the index disagrees with the shards.
   Checkpoint(const std::filesystem::path& folder, Library library, const std::string& variant = {});
   // Some tensors of one file under other names.
-  Checkpoint(std::shared_ptr<SafetensorsFile> file, std::map<std::string, NamedTensor> tensors);
+  Checkpoint(std::shared_ptr<TensorFile> file, NamedTensors tensors);
 
   const std::filesystem::path& folder() const { return folder_; }  // or the path of the single file
   bool has(const std::string& key) const override;
@@ -56,19 +50,16 @@ class Checkpoint final : public Source {
   at::Tensor load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
                   at::ArrayRef<Slice> slices = {}, at::Device device = at::kCPU) override;
 
-  // Loads the whole tensor as stored, on the CPU, for tables with few rows in use. It does not count in
-  // bytes_used() and bytes_held(), nor, when it is a view, in MemoryCounter. Otherwise the same as load().
+  // Loads the whole tensor as stored, or in fp32 where that is not its own form, on the CPU, for tables with
+  // few rows in use. It does not count in bytes_used() and bytes_held(), nor, when it is a view, in
+  // MemoryCounter. Otherwise the same as load().
   at::Tensor stored(const std::string& key, at::IntArrayRef shape) override;
 
-  // A tensor of any dtype as stored, on the CPU; not one that is transposed. Marks the key as used. Counts
-  // nowhere. Throws Error(kInput) if it is absent.
+  // The same for a tensor of any dtype and shape. Throws Error(kInput) if it is absent.
   at::Tensor buffer(const std::string& key);
 
   // The keys that have not been loaded so far, sorted.
   std::vector<std::string> unused() const;
-
-  // The most common floating-point dtype of the weights, by bytes.
-  at::ScalarType dtype() const;
 
   uint64_t bytes_used() const { return bytes_used_; }  // bytes in the files of what load() returned
   uint64_t bytes_held() const { return bytes_held_; }  // the same in the returned dtypes, on any device
@@ -82,11 +73,12 @@ class Checkpoint final : public Source {
   void add_file(const std::filesystem::path& path);
   const Place& find(const std::string& key) const;                  // Error(kInput) if absent
   const Place& use(const std::string& key, at::IntArrayRef shape);  // find(), checks and marks as used
-  // A view of the mapping if possible, of which `held_bytes` are in use.
-  at::Tensor view(const Place& place, int64_t held_bytes) const;
+  // The whole tensor: a view of the mapping if possible, else, where it is stored in another form, in
+  // `dtype`. `held_bytes` of the mapping are in use.
+  at::Tensor whole(const Place& place, at::ScalarType dtype, int64_t held_bytes) const;
 
   std::filesystem::path folder_;
-  std::vector<std::shared_ptr<SafetensorsFile>> files_;
+  std::vector<std::shared_ptr<TensorFile>> files_;
   std::map<std::string, Place> places_;  // by key
   std::set<std::string> used_;
   uint64_t bytes_used_ = 0, bytes_held_ = 0;

@@ -17,7 +17,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "tensors are read as they lie: little endian");
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
-constexpr const char* kGetAgain = "it is cut off or damaged; get the file again";
 
 std::string counted_bytes(uint64_t count) {
   return counted(static_cast<int64_t>(count), "byte");
@@ -103,7 +102,7 @@ TensorEntry parse_entry(const Json& value, const std::string& key, uint64_t data
   if (entry.begin > entry.end) refuse("data_offsets run backwards");
   if (entry.end > data_bytes) {
     input_error(where, "'{}': ends at byte {} of the data, but the file holds only {}: {}", key, entry.end,
-                data_bytes, kGetAgain);
+                data_bytes, kGetFileAgain);
   }
   if (entry.end - entry.begin != bytes) {
     input_error(where, "'{}': expected {}, got {}", key, counted_bytes(bytes), entry.end - entry.begin);
@@ -112,7 +111,7 @@ TensorEntry parse_entry(const Json& value, const std::string& key, uint64_t data
 }
 
 // Tensors must cover the data section without overlaps and gaps, as the format demands.
-void check_layout(const SafetensorsHeader& header, uint64_t data_bytes, const std::string& where) {
+void check_layout(const TensorFileHeader& header, uint64_t data_bytes, const std::string& where) {
   std::vector<std::pair<const std::string*, const TensorEntry*>> order;
   for (const auto& [key, entry] : header.tensors) order.emplace_back(&key, &entry);
   std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
@@ -133,11 +132,12 @@ void check_layout(const SafetensorsHeader& header, uint64_t data_bytes, const st
 
 }  // namespace
 
-SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t file_bytes,
-                                    const std::string& where) {
+TensorFileHeader parse_safetensors(std::span<const std::byte> file, uint64_t file_bytes,
+                                   const std::string& where) {
   uint64_t header_bytes = 0;
   if (file_bytes < sizeof(header_bytes) || file.size() < sizeof(header_bytes)) {
-    input_error(where, "a file of {} is too short for safetensors: {}", counted_bytes(file_bytes), kGetAgain);
+    input_error(where, "a file of {} is too short for safetensors: {}", counted_bytes(file_bytes),
+                kGetFileAgain);
   }
   refuse_git_lfs_pointer({reinterpret_cast<const char*>(file.data()), file.size()}, where);
   std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
@@ -147,14 +147,14 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t fi
   }
   if (header_bytes > file_bytes - sizeof(header_bytes) || header_bytes > file.size() - sizeof(header_bytes)) {
     input_error(where, "the header should have {}, but the file ends after {}: {}",
-                counted_bytes(header_bytes), file_bytes - sizeof(header_bytes), kGetAgain);
+                counted_bytes(header_bytes), file_bytes - sizeof(header_bytes), kGetFileAgain);
   }
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + sizeof(header_bytes),
                               header_bytes);
   const Json json = parse_json(text, where);
   if (!json.is_object()) input_error(where, "the header must be a JSON object");
 
-  SafetensorsHeader header;
+  TensorFileHeader header;
   header.data_offset = sizeof(header_bytes) + header_bytes;
   const uint64_t data_bytes = file_bytes - header.data_offset;
   for (const auto& [key, value] : json.items()) {
@@ -170,20 +170,6 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, uint64_t fi
   }
   check_layout(header, data_bytes, where);
   return header;
-}
-
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
-    : path_(path),
-      file_(path),
-      header_(parse_safetensors(file_.bytes(), file_.bytes().size(), path.string())) {}
-
-std::span<const std::byte> SafetensorsFile::bytes(const TensorEntry& entry) const {
-  file_.require_unchanged();
-  return file_.bytes().subspan(header_.data_offset + entry.begin, entry.end - entry.begin);
-}
-
-void SafetensorsFile::release(const TensorEntry& entry) const noexcept {
-  file_.release(header_.data_offset + entry.begin, header_.data_offset + entry.end);
 }
 
 void write_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,

@@ -8,17 +8,17 @@
 #include <vector>
 
 #include "core/error.h"
+#include "weights/denoiser_file.h"
 
 namespace tessera::weights {
 namespace {
 
-using Tensors = std::map<std::string, TensorEntry>;
 using Names = std::vector<std::pair<std::string_view, std::string_view>>;  // the file's name, diffusers' name
 
 // Renames the tensors of a file by prefix.
 class Renamer {
  public:
-  explicit Renamer(const Tensors& tensors) : tensors_(tensors) {}
+  explicit Renamer(const NamedTensors& tensors) : tensors_(tensors) {}
 
   bool has(const std::string& name) const { return tensors_.contains(name); }
   bool has_prefix(const std::string& prefix) const {
@@ -36,7 +36,7 @@ class Renamer {
         rest = std::string(name) + rest.substr(old_name.size());
         break;
       }
-      result.emplace(to + rest, NamedTensor{place->second});
+      result.emplace(to + rest, place->second);
     }
   }
 
@@ -45,15 +45,15 @@ class Renamer {
   void move_one(const std::string& from, const std::string& to, const Change& change) {
     const auto place = tensors_.find(from);
     if (place == tensors_.end()) return;
-    NamedTensor named{place->second};
+    NamedTensor named = place->second;
     change(named);
     result.emplace(to, std::move(named));
   }
 
-  std::map<std::string, NamedTensor> result;
+  NamedTensors result;
 
  private:
-  const Tensors& tensors_;
+  const NamedTensors& tensors_;
 };
 
 const Names kUNetResnet = {{"in_layers.0", "norm1"},          {"in_layers.2", "conv1"},
@@ -142,17 +142,6 @@ void rename_vae(Renamer& names) {
     names.move(std::string("first_stage_model.") + same, same);
 }
 
-// Selects rows [part * n / 3, (part + 1) * n / 3) of a tensor.
-auto third(int64_t part) {
-  return [part](NamedTensor& named) {
-    if (named.entry.shape.empty() || named.entry.shape[0] % 3 != 0) return;  // its shape will be refused
-    const uint64_t bytes = (named.entry.end - named.entry.begin) / 3;
-    named.entry.shape[0] /= 3;
-    named.entry.begin += static_cast<uint64_t>(part) * bytes;
-    named.entry.end = named.entry.begin + bytes;
-  };
-}
-
 // The text encoder of open_clip, whose queries, keys and values are one tensor.
 void rename_open_clip(Renamer& names, const std::string& root) {
   const std::string to = "text_model.";
@@ -177,16 +166,16 @@ void rename_open_clip(Renamer& names, const std::string& root) {
     for (int64_t part = 0; part < 3; ++part) {
       for (const char* kind : {"weight", "bias"})
         names.move_one(from + "attn.in_proj_" + kind, layer + "self_attn." + kProjections[part] + kind,
-                       third(part));
+                       [&](NamedTensor& named) { take_rows(named, part, 3); });
     }
   }
 }
 
 }  // namespace
 
-std::map<std::string, NamedTensor> single_file_part(const SafetensorsHeader& header,
-                                                    const std::string& part) {
-  Renamer names(header.tensors);
+NamedTensors single_file_part(const NamedTensors& tensors, const std::string& part) {
+  if (part == "transformer") return denoiser_tensors(tensors);
+  Renamer names(tensors);
   if (part == "unet") rename_unet(names);
   if (part == "vae") rename_vae(names);
   if (part == "text_encoder") {
@@ -198,7 +187,7 @@ std::map<std::string, NamedTensor> single_file_part(const SafetensorsHeader& hea
   return std::move(names.result);
 }
 
-void require_whole_model(const SafetensorsHeader& header, const std::string& where) {
+void require_whole_model(const TensorFileHeader& header, const std::string& where) {
   const auto any = [&](const auto& holds) {
     return std::any_of(header.tensors.begin(), header.tensors.end(),
                        [&](const auto& each) { return holds(std::string_view(each.first)); });
@@ -228,7 +217,7 @@ void require_whole_model(const SafetensorsHeader& header, const std::string& whe
     input_error(where, "is a VAE alone; name a whole model");
 }
 
-std::optional<bool> is_of_xl(const SafetensorsHeader& header) {
+std::optional<bool> is_of_xl(const TensorFileHeader& header) {
   for (const auto& [key, entry] : header.tensors) {
     if (key.starts_with("conditioner.embedders.")) return true;
     if (key.starts_with("cond_stage_model.")) return false;
@@ -236,7 +225,7 @@ std::optional<bool> is_of_xl(const SafetensorsHeader& header) {
   return std::nullopt;
 }
 
-StatedTraining stated_training(const SafetensorsHeader& header) {
+StatedTraining stated_training(const TensorFileHeader& header) {
   // The names in modelspec's metadata (https://github.com/Stability-AI/ModelSpec), and diffusers'.
   static const std::map<std::string, std::string> names = {{"epsilon", "epsilon"},
                                                            {"eps", "epsilon"},

@@ -3,25 +3,25 @@
 // mlfoundations/open_clip).
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 
-#include "weights/checkpoint.h"
+#include "weights/named_tensor.h"
 
 namespace tessera::weights {
 
 // Returns what the folder `part` of diffusers' layout ("unet", "vae", "text_encoder", "text_encoder_2") would
 // contain, under diffusers' names; each is a tensor of the file, or some rows of one. The names in the file
-// determine which blocks there are. Returns an empty map if the file has nothing of the part.
-std::map<std::string, NamedTensor> single_file_part(const SafetensorsHeader& header, const std::string& part);
+// determine which blocks there are. Returns nothing if the file has nothing of the part. For "transformer":
+// weights/denoiser_file.h.
+NamedTensors single_file_part(const NamedTensors& tensors, const std::string& part);
 
 // Throws Error(kInput) that says what the file is, if it is known to hold something else than a whole model:
 // a LoRA, an embedding, a ControlNet, a VAE alone.
-void require_whole_model(const SafetensorsHeader& header, const std::string& where);
+void require_whole_model(const TensorFileHeader& header, const std::string& where);
 // Whether the text encoders of the file are those of Stable Diffusion XL, or of 1.x and 2.x; empty if it has
 // none.
-std::optional<bool> is_of_xl(const SafetensorsHeader& header);
+std::optional<bool> is_of_xl(const TensorFileHeader& header);
 
 // What a file says of how its model was trained.
 struct StatedTraining {
@@ -29,6 +29,6 @@ struct StatedTraining {
   bool zero_snr = false;   // the last noise level of training is noise alone
   std::string edm;         // the tensor which says that the levels are those of EDM, or empty
 };
-StatedTraining stated_training(const SafetensorsHeader& header);
+StatedTraining stated_training(const TensorFileHeader& header);
 
 }  // namespace tessera::weights

@@ -8,6 +8,7 @@ import test_analyze  # noqa: F401  (registers its tests)
 import test_auto  # noqa: F401
 import test_calibrate  # noqa: F401
 import test_compare  # noqa: F401  (registers its tests)
+import test_denoiser_files  # noqa: F401
 import test_errors  # noqa: F401
 import test_flux2_klein  # noqa: F401
 import test_generate  # noqa: F401

@@ -196,7 +196,7 @@ def invalid_single_files(box):
     box.refuse(2, "--config", "generate", "a cat", "--model", file, *SMALL)
     box.refuse(2, "--config", "generate", "a cat", *FOLDER, "--config", MODEL, *SMALL)
     box.refuse(3, "model_index.json", "generate", "a cat", "--model", file, "--config", box.folder, *SMALL)
-    box.refuse(3, "only Stable Diffusion can be read from a single file", "generate", "a cat", "--model", file, "--config", PIXART, "--height", "32", "--width", "32",
+    box.refuse(3, "is of PixArt-Sigma, but models that can be read from a single file are those of Stable Diffusion, ", "generate", "a cat", "--model", file, "--config", PIXART, "--height", "32", "--width", "32",
                "--no-resolution-binning")
     box.refuse(2, "[--variant] selects files of a folder, but", "generate", "a cat", "--model", file, "--config", MODEL, "--variant", "fp16", *SMALL)
     other = PIXART / "transformer" / "diffusion_pytorch_model.safetensors"
@@ -225,7 +225,7 @@ def invalid_single_files(box):
     (box.folder / "in" / "old.ckpt").write_bytes(b"PK")
     for name, data in (("old.ckpt", b"PK"), ("0123abcd", b"PK\3\4" + bytes(20)), ("old.safetensors", b"\x80\2" + bytes(20)), ("new.bin", b"")):
         (box.folder / "in" / name).write_bytes(data)
-        box.refuse(3, f"{name}] is a pickle (.ckpt, .pt, .bin), and only .safetensors can be read as a single file; convert it with", "generate",
+        box.refuse(3, f"{name}] is a pickle (.ckpt, .pt, .bin), and only .safetensors and .gguf can be read as a single file; convert it with", "generate",
                    "a cat", "--model", box.folder / "in" / name, "--config", MODEL, *SMALL)
 
 

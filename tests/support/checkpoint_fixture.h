@@ -8,6 +8,7 @@
 
 #include "tests/support/temporary_folder.h"
 #include "weights/checkpoint.h"
+#include "weights/safetensors.h"
 #include "weights/scope.h"
 
 namespace tessera {

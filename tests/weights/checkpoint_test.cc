@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "tests/support/temporary_folder.h"
+#include "weights/safetensors.h"
 #include "weights/scope.h"
 
 namespace tessera::weights {
@@ -59,13 +60,6 @@ TEST_F(CheckpointTest, PagesOfWhatWasConvertedLeaveMemory) {
   EXPECT_LE(resident_kilobytes(folder_), 100);
   const at::Tensor converted = scope.with_dtype(at::kBFloat16).tensor("weight", {1024, 1024});
   EXPECT_LE(resident_kilobytes(folder_), 100);
-}
-
-TEST_F(CheckpointTest, HasTheDtypeOfMostBytes) {
-  write_safetensors(
-      folder_ / "model.safetensors",
-      {{"a", at::ones({8}, at::kBFloat16)}, {"b", at::ones({1})}, {"c", at::ones({9}, at::kLong)}});
-  EXPECT_EQ(Checkpoint(folder_, kTransformers).dtype(), at::kBFloat16);
 }
 
 TEST_F(CheckpointTest, LoadsConvertsAndSlices) {
@@ -289,15 +283,6 @@ TEST_P(EightBitWeights, AreWidenedAndNothingIsLost) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, EightBitWeights, ::testing::Values(at::kFloat8_e4m3fn, at::kFloat8_e5m2));
-
-TEST_F(CheckpointTest, RefusesScaledWeights) {
-  for (const char* name : {"layer.scale_weight", "layer.weight_scale", "scaled_fp8"}) {
-    write_safetensors(folder_ / "model.safetensors",
-                      {{"layer.weight", at::ones({2})}, {name, at::ones({1})}});
-    const std::string message = refusal([&] { Checkpoint(folder_, kTransformers); });
-    EXPECT_NE(message.find(name), std::string::npos) << message;
-  }
-}
 
 }  // namespace
 }  // namespace tessera::weights

@@ -17,7 +17,7 @@ std::string make_file(const std::string& header, const std::string& data) {
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + header + data;
 }
 
-SafetensorsHeader parse(const std::string& file) {
+TensorFileHeader parse(const std::string& file) {
   return parse_safetensors(std::as_bytes(std::span(file)), file.size(), "test");
 }
 
@@ -36,7 +36,7 @@ const std::string kTwoTensors =
     R"("__metadata__":{"format":"pt"}})";
 
 TEST(Safetensors, ReadsEntriesAndMetadata) {
-  const SafetensorsHeader header = parse(make_file(kTwoTensors, std::string(10, 'x')));
+  const TensorFileHeader header = parse(make_file(kTwoTensors, std::string(10, 'x')));
   ASSERT_EQ(header.tensors.size(), 2U);
   EXPECT_EQ(header.tensors.at("a").shape, std::vector<int64_t>{2});
   EXPECT_EQ(header.tensors.at("b").dtype, at::kBFloat16);

@@ -5,20 +5,20 @@
 namespace tessera::weights {
 namespace {
 
-// Returns the header of a file of consecutive tensors of these names and shapes, with two bytes per element.
-SafetensorsHeader header(const std::vector<std::pair<std::string, std::vector<int64_t>>>& tensors) {
-  SafetensorsHeader result;
+// Returns consecutive tensors of a file, of these names and shapes, with two bytes per element.
+NamedTensors tensors_of(const std::vector<std::pair<std::string, std::vector<int64_t>>>& shapes) {
+  NamedTensors result;
   uint64_t end = 0;
-  for (const auto& [name, shape] : tensors) {
+  for (const auto& [name, shape] : shapes) {
     uint64_t bytes = 2;
     for (const int64_t size : shape) bytes *= static_cast<uint64_t>(size);
-    result.tensors.emplace(name, TensorEntry{at::kHalf, shape, end, end + bytes});
+    result.emplace(name, NamedTensor{{at::kHalf, shape, end, end + bytes}});
     end += bytes;
   }
   return result;
 }
 
-std::vector<std::string> names(const std::map<std::string, NamedTensor>& part) {
+std::vector<std::string> names(const NamedTensors& part) {
   std::vector<std::string> result;
   result.reserve(part.size());
   for (const auto& [name, tensor] : part) result.push_back(name);
@@ -27,29 +27,29 @@ std::vector<std::string> names(const std::map<std::string, NamedTensor>& part) {
 
 TEST(SingleFile, NumbersTheBlocksOfAUNet) {
   const std::string root = "model.diffusion_model.";
-  const auto part = single_file_part(header({{root + "input_blocks.0.0.weight", {1}},
-                                             {root + "input_blocks.1.0.in_layers.0.weight", {1}},
-                                             {root + "input_blocks.1.0.emb_layers.1.bias", {1}},
-                                             {root + "input_blocks.2.0.op.weight", {1}},
-                                             {root + "input_blocks.3.0.out_layers.3.weight", {1}},
-                                             {root + "input_blocks.3.1.proj_in.weight", {1}},
-                                             {root + "middle_block.0.skip_connection.weight", {1}},
-                                             {root + "middle_block.1.norm.weight", {1}},
-                                             {root + "middle_block.2.in_layers.2.bias", {1}},
-                                             {root + "output_blocks.0.0.out_layers.0.weight", {1}},
-                                             {root + "output_blocks.0.1.proj_in.weight", {1}},
-                                             {root + "output_blocks.1.0.in_layers.0.weight", {1}},
-                                             {root + "output_blocks.1.1.proj_in.weight", {1}},
-                                             {root + "output_blocks.1.2.conv.weight", {1}},
-                                             {root + "output_blocks.2.0.in_layers.0.weight", {1}},
-                                             {root + "output_blocks.2.1.conv.bias", {1}},
-                                             {root + "output_blocks.3.0.in_layers.0.weight", {1}},
-                                             {root + "time_embed.2.weight", {1}},
-                                             {root + "time_embed.cond_proj.weight", {1}},
-                                             {root + "label_emb.0.2.bias", {1}},
-                                             {root + "out.0.weight", {1}},
-                                             {root + "out.2.weight", {1}},
-                                             {"model_ema.decay", {1}}}),
+  const auto part = single_file_part(tensors_of({{root + "input_blocks.0.0.weight", {1}},
+                                                 {root + "input_blocks.1.0.in_layers.0.weight", {1}},
+                                                 {root + "input_blocks.1.0.emb_layers.1.bias", {1}},
+                                                 {root + "input_blocks.2.0.op.weight", {1}},
+                                                 {root + "input_blocks.3.0.out_layers.3.weight", {1}},
+                                                 {root + "input_blocks.3.1.proj_in.weight", {1}},
+                                                 {root + "middle_block.0.skip_connection.weight", {1}},
+                                                 {root + "middle_block.1.norm.weight", {1}},
+                                                 {root + "middle_block.2.in_layers.2.bias", {1}},
+                                                 {root + "output_blocks.0.0.out_layers.0.weight", {1}},
+                                                 {root + "output_blocks.0.1.proj_in.weight", {1}},
+                                                 {root + "output_blocks.1.0.in_layers.0.weight", {1}},
+                                                 {root + "output_blocks.1.1.proj_in.weight", {1}},
+                                                 {root + "output_blocks.1.2.conv.weight", {1}},
+                                                 {root + "output_blocks.2.0.in_layers.0.weight", {1}},
+                                                 {root + "output_blocks.2.1.conv.bias", {1}},
+                                                 {root + "output_blocks.3.0.in_layers.0.weight", {1}},
+                                                 {root + "time_embed.2.weight", {1}},
+                                                 {root + "time_embed.cond_proj.weight", {1}},
+                                                 {root + "label_emb.0.2.bias", {1}},
+                                                 {root + "out.0.weight", {1}},
+                                                 {root + "out.2.weight", {1}},
+                                                 {"model_ema.decay", {1}}}),
                                      "unet");
   EXPECT_EQ(names(part), (std::vector<std::string>{"add_embedding.linear_2.bias",
                                                    "conv_in.weight",
@@ -78,15 +78,15 @@ TEST(SingleFile, NumbersTheBlocksOfAUNet) {
 TEST(SingleFile, TurnsTheVaeDecoderRound) {
   const std::string root = "first_stage_model.";
   const auto part =
-      single_file_part(header({{root + "decoder.mid.attn_1.q.weight", {8, 8, 1, 1}},
-                               {root + "decoder.mid.attn_1.norm.bias", {8}},
-                               {root + "decoder.up.0.block.0.nin_shortcut.weight", {4, 8, 1, 1}},
-                               {root + "decoder.up.1.upsample.conv.bias", {8}},
-                               {root + "encoder.down.0.downsample.conv.bias", {8}},
-                               {root + "encoder.down.1.block.0.conv1.bias", {8}},
-                               {root + "encoder.mid.block_2.norm2.bias", {8}},
-                               {root + "encoder.norm_out.bias", {8}},
-                               {root + "post_quant_conv.weight", {4, 4, 1, 1}}}),
+      single_file_part(tensors_of({{root + "decoder.mid.attn_1.q.weight", {8, 8, 1, 1}},
+                                   {root + "decoder.mid.attn_1.norm.bias", {8}},
+                                   {root + "decoder.up.0.block.0.nin_shortcut.weight", {4, 8, 1, 1}},
+                                   {root + "decoder.up.1.upsample.conv.bias", {8}},
+                                   {root + "encoder.down.0.downsample.conv.bias", {8}},
+                                   {root + "encoder.down.1.block.0.conv1.bias", {8}},
+                                   {root + "encoder.mid.block_2.norm2.bias", {8}},
+                                   {root + "encoder.norm_out.bias", {8}},
+                                   {root + "post_quant_conv.weight", {4, 4, 1, 1}}}),
                        "vae");
   EXPECT_EQ(
       names(part),
@@ -103,11 +103,12 @@ TEST(SingleFile, TurnsTheVaeDecoderRound) {
 
 TEST(SingleFile, CutsQueriesKeysAndValuesOfOpenClip) {
   const std::string root = "conditioner.embedders.1.model.";
-  const auto file = header({{root + "transformer.resblocks.0.attn.in_proj_weight", {12, 4}},
-                            {root + "transformer.resblocks.0.mlp.c_fc.bias", {16}},
-                            {root + "positional_embedding", {77, 4}},
-                            {root + "text_projection", {4, 6}},
-                            {"conditioner.embedders.0.transformer.text_model.final_layer_norm.bias", {4}}});
+  const auto file =
+      tensors_of({{root + "transformer.resblocks.0.attn.in_proj_weight", {12, 4}},
+                  {root + "transformer.resblocks.0.mlp.c_fc.bias", {16}},
+                  {root + "positional_embedding", {77, 4}},
+                  {root + "text_projection", {4, 6}},
+                  {"conditioner.embedders.0.transformer.text_model.final_layer_norm.bias", {4}}});
   const auto second = single_file_part(file, "text_encoder_2");
   EXPECT_EQ(names(second),
             (std::vector<std::string>{
@@ -126,23 +127,26 @@ TEST(SingleFile, CutsQueriesKeysAndValuesOfOpenClip) {
 }
 
 TEST(SingleFile, HasNothingOfOtherModels) {
-  const auto file = header({{"transformer_blocks.0.attn1.to_q.weight", {4, 4}}, {"in_proj_weight", {}}});
+  const auto file = tensors_of({{"transformer_blocks.0.attn1.to_q.weight", {4, 4}}, {"in_proj_weight", {}}});
   for (const char* part : {"unet", "vae", "text_encoder", "text_encoder_2", "transformer"})
     EXPECT_TRUE(single_file_part(file, part).empty()) << part;
   // Tensors whose shapes cannot be cut stay as they are, and their readers refuse them.
-  const auto odd = header({{"conditioner.embedders.1.model.transformer.resblocks.0.attn.in_proj_bias", {}},
-                           {"conditioner.embedders.1.model.text_projection", {}}});
+  const auto odd =
+      tensors_of({{"conditioner.embedders.1.model.transformer.resblocks.0.attn.in_proj_bias", {}},
+                  {"conditioner.embedders.1.model.text_projection", {}}});
   EXPECT_TRUE(single_file_part(odd, "text_encoder_2").at("text_projection.weight").entry.shape.empty());
 }
 
 // The text encoder of 1.x has the names of transformers, that of 2.x those of open_clip.
 TEST(SingleFile, KnowsTheTextEncodersOfEachRelease) {
   const std::string layer = "text_model.encoder.layers.0.layer_norm1.bias";
-  EXPECT_EQ(names(single_file_part(header({{"cond_stage_model.transformer." + layer, {4}}}), "text_encoder")),
-            std::vector<std::string>{layer});
-  EXPECT_EQ(names(single_file_part(
-                header({{"cond_stage_model.model.transformer.resblocks.0.ln_1.bias", {4}}}), "text_encoder")),
-            std::vector<std::string>{layer});
+  EXPECT_EQ(
+      names(single_file_part(tensors_of({{"cond_stage_model.transformer." + layer, {4}}}), "text_encoder")),
+      std::vector<std::string>{layer});
+  EXPECT_EQ(
+      names(single_file_part(tensors_of({{"cond_stage_model.model.transformer.resblocks.0.ln_1.bias", {4}}}),
+                             "text_encoder")),
+      std::vector<std::string>{layer});
 }
 
 }  // namespace

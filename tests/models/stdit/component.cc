@@ -66,9 +66,8 @@ Case read_case(const std::filesystem::path& file) {
 }
 
 std::unique_ptr<weights::Checkpoint> open_weights(const std::filesystem::path& path) {
-  auto file = std::make_shared<weights::SafetensorsFile>(path);
-  std::map<std::string, weights::NamedTensor> tensors;
-  for (const auto& [name, entry] : file->header().tensors) tensors[name] = {.entry = entry};
+  auto file = weights::open_tensor_file(path);
+  weights::NamedTensors tensors = weights::named_tensors(*file);
   return std::make_unique<weights::Checkpoint>(std::move(file), std::move(tensors));
 }
 

@@ -1,0 +1,153 @@
+// Which tensors of a file say how others are coded.
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "weights/named_tensor.h"
+
+namespace tessera::weights {
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+constexpr auto kFactors = std::to_array<std::string_view>({".scale_weight", ".weight_scale"});
+constexpr auto kFactorsOfInput = std::to_array<std::string_view>({".scale_input", ".input_scale"});
+constexpr std::string_view kFormat = ".comfy_quant", kMarker = "scaled_fp8";
+constexpr const char* kFormats = "_quantization_metadata";
+constexpr const char* kTakeAnother =
+    "take a file of bf16, fp16, or fp8 with a factor for each weight or each of its rows";
+
+bool is_eight_bit(const TensorEntry& entry) {
+  return entry.dtype == at::kFloat8_e4m3fn || entry.dtype == at::kFloat8_e5m2;
+}
+
+int64_t count_in(const std::vector<int64_t>& shape) {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+// The name without its end, if it has one of these.
+template <size_t count>
+std::optional<std::string> without_end(const std::string& key,
+                                       const std::array<std::string_view, count>& ends) {
+  for (const std::string_view end : ends) {
+    if (key.ends_with(end)) return key.substr(0, key.size() - end.size());
+  }
+  return std::nullopt;
+}
+
+class FactorReader {
+ public:
+  explicit FactorReader(const TensorFile& file) : file_(file), where_(file.path().string()) {
+    for (const auto& [key, entry] : tensors()) result.emplace(key, NamedTensor{entry});
+  }
+
+  void read() {
+    read_formats();
+    for (const auto& [key, entry] : tensors()) {
+      if (key == kMarker || key.ends_with(fmt::format(".{}", kMarker))) {
+        result.erase(key);
+      } else if (key.ends_with(kFormat)) {
+        const auto bytes = file_.bytes(entry);
+        check_format(parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, said_by(key)),
+                     key.substr(0, key.size() - kFormat.size()), key);
+        result.erase(key);
+      } else if (const auto layer = without_end(key, kFactors)) {
+        add_factor(*layer, key, entry);
+      } else if (const auto reader = without_end(key, kFactorsOfInput)) {
+        const auto weight = tensors().find(*reader + std::string(kWeight));
+        if (weight != tensors().end() && is_eight_bit(weight->second)) result.erase(key);
+      } else {
+        refuse_others(key);
+      }
+    }
+  }
+
+  NamedTensors result;
+
+ private:
+  const std::map<std::string, TensorEntry>& tensors() const { return file_.header().tensors; }
+  std::string said_by(const std::string& key) const { return fmt::format("{}: {}", where_, key); }
+
+  // The formats of all layers that the metadata list, as `comfy_quant` says them beside each.
+  void read_formats() {
+    const auto found = file_.header().metadata.find(kFormats);
+    if (found == file_.header().metadata.end()) return;
+    const Json all = parse_json(found->second, said_by(kFormats));
+    const Json layers = all.is_object() ? all.value("layers", Json()) : Json();
+    if (!layers.is_object()) input_error(where_, "'{}' must be an object with layers", kFormats);
+    for (const auto& [layer, format] : layers.items()) {
+      if (tensors().contains(layer + std::string(kWeight))) check_format(format, layer, kFormats);
+    }
+  }
+
+  void check_format(const Json& format, const std::string& layer, const std::string& key) const {
+    const std::string name = format.is_object() && format.contains("format") && format["format"].is_string()
+                                 ? format["format"].get<std::string>()
+                                 : std::string();
+    std::string other = name == "float8_e4m3fn" || name == "float8_e5m2"
+                            ? ""
+                            : format.dump(-1, ' ', true, Json::error_handler_t::replace);
+    for (const auto& item : format.items()) {
+      // How products are computed on a GPU is no property of the weights.
+      if (other.empty() && item.key() != "format" && item.key() != "full_precision_matrix_mult")
+        other = item.key();
+    }
+    if (!other.empty())
+      input_error(where_, "'{}' says that '{}' is quantised in a form that cannot be read ({}); {}", key,
+                  layer, other.substr(0, 100), kTakeAnother);
+    const bool has_factor = std::any_of(kFactors.begin(), kFactors.end(), [&](std::string_view end) {
+      return tensors().contains(layer + std::string(end));
+    });
+    if (!has_factor)
+      input_error(where_,
+                  "'{}' says that '{}' has a factor, but '{}.weight_scale' is missing; get the file again",
+                  key, layer, layer);
+  }
+
+  void add_factor(const std::string& layer, const std::string& key, const TensorEntry& factor) {
+    const std::string name = layer + std::string(kWeight);
+    const auto weight = result.find(name);
+    if (weight == result.end()) input_error(where_, "'{}' is a factor of '{}', which is missing", key, name);
+    const TensorEntry& entry = weight->second.entry;
+    const int64_t rows = entry.shape.empty() ? 1 : entry.shape.front();
+    const std::vector<int64_t>& shape = factor.shape;
+    const bool is_column = shape.empty() || shape.front() == count_in(shape);
+    const bool is_known = at::isFloatingType(factor.dtype) && !is_eight_bit(factor) && is_column &&
+                          (count_in(shape) == 1 || count_in(shape) == rows);
+    if (!is_eight_bit(entry) || !is_known)
+      input_error(
+          where_,
+          "'{}', {} of shape [{}], says that '{}', {}, is quantised in a form that cannot be read; {}", key,
+          at::toString(factor.dtype), fmt::join(shape, ", "), name, at::toString(entry.dtype), kTakeAnother);
+    if (weight->second.factor) input_error(where_, "'{}' has two factors, one of them '{}'", name, key);
+    weight->second.factor = factor;
+    result.erase(key);
+  }
+
+  // What is named after a weight says something of it.
+  void refuse_others(const std::string& key) const {
+    for (size_t at = key.find(kWeight); at != std::string::npos; at = key.find(kWeight, at + 1)) {
+      const size_t end = at + kWeight.size();
+      if (end == key.size() || (key[end] != '_' && key[end] != '.')) continue;
+      if (tensors().contains(key.substr(0, end)))
+        input_error(where_, "'{}' says that '{}' is quantised in a form that cannot be read; {}", key,
+                    key.substr(0, end), kTakeAnother);
+    }
+  }
+
+  const TensorFile& file_;
+  const std::string where_;
+};
+
+}  // namespace
+
+NamedTensors named_tensors(const TensorFile& file) {
+  FactorReader reader(file);
+  reader.read();
+  return std::move(reader.result);
+}
+
+}  // namespace tessera::weights

@@ -1,0 +1,72 @@
+// A file of tensors with their names, mapped into memory: safetensors or GGUF.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "weights/mapped_file.h"
+
+namespace tessera::weights {
+
+struct BlockFormat;
+
+// The position of one tensor. `begin` and `end` count bytes from the start of the data section.
+struct TensorEntry {
+  at::ScalarType dtype;
+  std::vector<int64_t> shape;
+  uint64_t begin;
+  uint64_t end;
+  // If set, its numbers are coded in such blocks, of which each row holds whole ones, and `dtype` is that in
+  // which they are decoded (weights/block_format.h).
+  const BlockFormat* blocks = nullptr;
+};
+
+struct TensorFileHeader {
+  std::map<std::string, TensorEntry> tensors;
+  std::map<std::string, std::string> metadata;
+  uint64_t data_offset;  // of the data section in the file
+};
+
+// Its tensors are read where they are, without a copy.
+class TensorFile {
+ public:
+  // Reads a header of `file`, which is in a file of `file_bytes`, and checks it. Throws Error(kInput), with
+  // `where` in the message.
+  using Parser = TensorFileHeader(std::span<const std::byte> file, uint64_t file_bytes,
+                                  const std::string& where);
+
+  // Throws Error(kInput) for anything that the parser refuses.
+  TensorFile(const std::filesystem::path& path, Parser& parse);
+
+  const TensorFileHeader& header() const { return header_; }
+  const std::filesystem::path& path() const { return path_; }
+
+  // The bytes of `entry` in the mapping, valid as long as this object lives. Throws Error(kInput) if the file
+  // was written to since it was opened.
+  std::span<const std::byte> bytes(const TensorEntry& entry) const;
+
+  // Returns the memory of the pages that lie entirely in `entry` to the system; they are read again when
+  // touched.
+  void release(const TensorEntry& entry) const noexcept;
+
+ private:
+  std::filesystem::path path_;
+  MappedFile file_;
+  TensorFileHeader header_;
+};
+
+// Opens a file of either format, which its first bytes tell.
+std::shared_ptr<TensorFile> open_tensor_file(const std::filesystem::path& path);
+
+// What is said of a file that ends too early.
+inline constexpr std::string_view kGetFileAgain = "it is cut off or damaged; get the file again";
+
+}  // namespace tessera::weights
