@@ -18,7 +18,7 @@ using fuzz::require;
 
 constexpr size_t kLengthBytes = sizeof(uint64_t);
 
-void check_header(const SafetensorsHeader& header, uint64_t file_bytes) {
+void check_header(const TensorFileHeader& header, uint64_t file_bytes) {
   require(header.data_offset >= kLengthBytes && header.data_offset <= file_bytes,
           "the data begin in the file");
   const uint64_t data_bytes = file_bytes - header.data_offset;
@@ -37,11 +37,17 @@ void check_header(const SafetensorsHeader& header, uint64_t file_bytes) {
 }
 
 // The parts of a single file must lie in it too.
-void check_single_file(const SafetensorsHeader& header) {
+void check_single_file(const TensorFileHeader& header) {
   uint64_t end = 0;
-  for (const auto& [key, entry] : header.tensors) end = std::max(end, entry.end);
-  for (const char* part : {"unet", "vae", "text_encoder", "text_encoder_2"}) {
-    for (const auto& [name, tensor] : single_file_part(header, part)) {
+  NamedTensors tensors;
+  for (const auto& [key, entry] : header.tensors) {
+    end = std::max(end, entry.end);
+    tensors.emplace(key, NamedTensor{entry});
+  }
+  for (const char* part : {"unet", "vae", "text_encoder", "text_encoder_2", "transformer"}) {
+    NamedTensors named;
+    fuzz::accepts([&] { named = single_file_part(tensors, part); });
+    for (const auto& [name, tensor] : named) {
       const TensorEntry& entry = tensor.entry;
       uint64_t bytes = c10::elementSize(entry.dtype);
       for (const int64_t size : entry.shape) bytes *= static_cast<uint64_t>(size);
@@ -53,12 +59,12 @@ void check_single_file(const SafetensorsHeader& header) {
 }
 
 void run(std::span<const std::byte> file) {
-  SafetensorsHeader header;
+  TensorFileHeader header;
   if (!fuzz::accepts([&] { header = parse_safetensors(file, file.size(), "file"); })) return;
   check_header(header, file.size());
   check_single_file(header);
   // The header alone must give the same result.
-  SafetensorsHeader prefix;
+  TensorFileHeader prefix;
   const bool accepted =
       fuzz::accepts([&] { prefix = parse_safetensors(file.first(header.data_offset), file.size(), "file"); });
   require(accepted && prefix.tensors.size() == header.tensors.size() && prefix.metadata == header.metadata,
