@@ -228,7 +228,7 @@ Family flux2_klein() {
                    R"({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0,
                        "use_dynamic_shifting": true})",
                    {.pixels = 16}},
-          .has_single_files = false,
+          .has_single_files = true,
           .overrides_scheduler_file = false,
           .takes_sample_of_single_step = false,
           .has_even_sigmas = true,

@@ -7,9 +7,18 @@ from files import assert_near, read_latents, read_safetensors, write_safetensors
 from harness import ROOT, test
 
 GOLDEN = ROOT / "tests" / "golden"
-MODEL = GOLDEN / "tiny-z-image"
+MODEL, KLEIN = GOLDEN / "tiny-z-image", GOLDEN / "tiny-flux2-klein"
 WEIGHTS = MODEL / "transformer" / "diffusion_pytorch_model.safetensors"
 NAMES = {"all_x_embedder.2-1.": "x_embedder.", "all_final_layer.2-1.": "final_layer.", ".to_out.0.": ".out.", ".norm_q.": ".q_norm.", ".norm_k.": ".k_norm."}
+NAMES_OF_FLUX2 = {
+    "time_guidance_embed.timestep_embedder.linear_1": "time_in.in_layer", "time_guidance_embed.timestep_embedder.linear_2": "time_in.out_layer",
+    "modulation_img.linear": "modulation_img.lin", "modulation_txt.linear": "modulation_txt.lin", "modulation.linear": "modulation.lin",
+    "x_embedder": "img_in", "context_embedder": "txt_in", "proj_out.w": "final_layer.linear.w", "norm_out.linear": "final_layer.adaLN_modulation.1"}
+OF_DOUBLE = {"attn.to_out.0": "img_attn.proj", "attn.norm_q.weight": "img_attn.norm.query_norm.scale", "attn.norm_k.weight": "img_attn.norm.key_norm.scale",
+             "attn.to_add_out": "txt_attn.proj", "attn.norm_added_q.weight": "txt_attn.norm.query_norm.scale",
+             "attn.norm_added_k.weight": "txt_attn.norm.key_norm.scale", "ff.linear_in": "img_mlp.0", "ff.linear_out": "img_mlp.2",
+             "ff_context.linear_in": "txt_mlp.0", "ff_context.linear_out": "txt_mlp.2", "attn.to_q": "img_attn.qkv", "attn.add_q_proj": "txt_attn.qkv"}
+OF_SINGLE = {"attn.to_qkv_mlp_proj": "linear1", "attn.to_out": "linear2", "attn.norm_q.weight": "norm.query_norm.scale", "attn.norm_k.weight": "norm.key_norm.scale"}
 SMALL = ["--height", "32", "--width", "48", "--num-inference-steps", "2", "--seed", "1"]
 
 
@@ -26,6 +35,24 @@ def original_tensors():
             name = name.replace(new, old)
         result[name] = dtype, shape, data
     return result | {"norm_final.weight": ("F32", [4], bytes(16))}
+
+
+def original_tensors_of_flux2():
+    tensors, result = read_safetensors(KLEIN / "transformer" / WEIGHTS.name)[0], {}
+    for name, (dtype, shape, data) in tensors.items():
+        if any(part in name for part in ("to_k.", "to_v.", "add_k_proj.", "add_v_proj.")):
+            continue
+        for first in ("to_q.", "add_q_proj."):
+            if first in name:
+                data, shape = b"".join(tensors[name.replace(first, first.replace("q", part))][2] for part in "qkv"), [3 * shape[0], *shape[1:]]
+        if name == "norm_out.linear.weight":
+            data = data[len(data) // 2:] + data[:len(data) // 2]
+        kind = "single_" if name.startswith("single_transformer_blocks.") else "double_" if name.startswith("transformer_blocks.") else ""
+        table = {"": NAMES_OF_FLUX2, "single_": OF_SINGLE, "double_": OF_DOUBLE}[kind]
+        for new, old in table.items():
+            name = name.replace(new, old)
+        result[name.replace("single_transformer_blocks.", "single_blocks.") if kind == "single_" else name.replace("transformer_blocks.", "double_blocks.")] = dtype, shape, data
+    return result
 
 
 def write_gguf(path, tensors, version=3):
@@ -78,6 +105,21 @@ def z_image_from_single_files(box):
     got, errors = latents(box, ["--model", folder / "more.safetensors", "--config", configs])
     assert_near(got, expected, 0)
     assert "more.safetensors] 4 weights are not used, from 'layers.0.attention.to_k.bias' to 'vae.x'" in errors, errors
+
+
+@test
+def flux2_klein_from_single_files(box):
+    (box.folder / "in").mkdir()
+    expected, _ = latents(box, ["--model", KLEIN])
+    tensors = original_tensors_of_flux2()
+    write_safetensors(box.folder / "in" / "comfy.safetensors", {f"model.diffusion_model.{name}": tensor for name, tensor in tensors.items()})
+    write_gguf(box.folder / "in" / "model.gguf", tensors)
+    for name in ("comfy.safetensors", "model.gguf"):
+        got, errors = latents(box, ["--model", box.folder / "in" / name, "--config", KLEIN])
+        assert_near(got, expected, 0)
+        assert "not used" not in errors, errors
+    box.refuse(3, f"is of FLUX.2, but '{MODEL}' is of Z-Image; name a folder of the file's model with --config", "generate", "a cat", "--model",
+               box.folder / "in" / "model.gguf", "--config", MODEL, *SMALL)
 
 
 @test
