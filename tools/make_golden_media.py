@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/media: images in several formats with the pixels that PIL reads from them, and images that PIL and torch
-scale to cover a size and crop to it, as Open-Sora 1.2 does with the images and the frames of videos that it is given."""
+"""Makes tests/golden/media: images in several formats with the pixels that PIL reads from them, images that PIL and torch
+scale to cover a size and crop to it, as Open-Sora 1.2 does with the images and the frames of videos that it is given, and pictures
+that diffusers prepares for FLUX.2 to refer to."""
 import pathlib
 
 import numpy
 import torch
+from diffusers.pipelines.flux2.image_processor import Flux2ImageProcessor
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -59,6 +61,47 @@ def make_resize(generator):
     save_file(tensors, FOLDER / "resize.safetensors")
 
 
+class Sized:
+    """Takes the place of an image of which only the size matters."""
+
+    def __init__(self, width, height):
+        self.size = width, height
+
+    def resize(self, size, _filter):
+        return Sized(*size)
+
+
+def prepared(processor, image, most_pixels):
+    """What the pipeline of FLUX.2 klein does with a picture, and the sizes on the way."""
+    width, height = image.size
+    if width * height > most_pixels:
+        image = processor._resize_to_target_area(image, most_pixels)
+    unit = processor.config.vae_scale_factor
+    model = image.size[1] // unit * unit, image.size[0] // unit * unit
+    sizes = torch.tensor([height, width, image.size[1], image.size[0], *model])
+    if isinstance(image, Sized):
+        return None, sizes
+    return processor.preprocess(image, height=model[0], width=model[1], resize_mode="crop").contiguous(), sizes
+
+
+def make_references(generator):
+    processor = Flux2ImageProcessor(vae_scale_factor=16)
+    tensors, sizes = {}, []
+    for i, (height, width, most) in enumerate(((64, 64, 4096), (75, 90, 10000), (100, 131, 4500), (64, 400, 3000), (211, 70, 5000))):
+        pixels = picture(height, width, generator)
+        tensors[f"{i}.from"] = pixels
+        tensors[f"{i}.most_pixels"] = torch.tensor(most)
+        tensors[f"{i}.prepared"], tensors[f"{i}.sizes"] = prepared(processor, Image.fromarray(pixels.numpy()), most)
+    for _ in range(300):
+        height = int(torch.randint(64, 5000, (1,), generator=generator))
+        width = int(torch.randint(max(64, -(-height // 8)), min(5000, height * 8), (1,), generator=generator))
+        sizes.append(prepared(processor, Sized(width, height), 1024 * 1024)[1])
+    for height, width in ((1024, 1024), (1024, 1025), (2048, 2048), (64, 64), (64, 512), (4096, 512)):
+        sizes.append(prepared(processor, Sized(width, height), 1024 * 1024)[1])
+    tensors["sizes"] = torch.stack(sizes)
+    save_file(tensors, FOLDER / "references.safetensors")
+
+
 def make_images(generator):
     y, x = numpy.mgrid[0:40, 0:56]
     smooth = numpy.stack([90 + 2 * x, 60 + 3 * y, 200 - x - y], axis=-1).astype(numpy.uint8)
@@ -91,3 +134,4 @@ if __name__ == "__main__":
     seeded = torch.Generator().manual_seed(5)
     make_resize(seeded)
     make_images(seeded)
+    make_references(torch.Generator().manual_seed(6))

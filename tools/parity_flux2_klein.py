@@ -2,9 +2,13 @@
 """Compares Tessera with diffusers on whole pipelines of tiny random models like FLUX.2 klein, by the rules of tools/parity.py, as
 tools/parity_z_image.py does. Negative prompts go to diffusers as what its pipeline makes of a prompt."""
 import dataclasses
+import pathlib
+import tempfile
 
 import diffusers
+import numpy as np
 import torch
+from PIL import Image
 
 import parity
 import parity_z_image
@@ -13,6 +17,18 @@ from parity_z_image import EACH, PIPELINE, SPECIAL
 
 SHIFT = (FLOW, {"shift": 3.0, "use_dynamic_shifting": True})  # as released
 LAYERS = 28  # of text, of which the denoiser takes the states behind 9, 18 and 27
+PICTURES = tempfile.TemporaryDirectory()
+
+
+def picture(height, width):
+    """The file of a picture to refer to: smooth colours, and edges."""
+    path = pathlib.Path(PICTURES.name) / f"{height}x{width}.png"
+    if not path.exists():
+        y, x = np.mgrid[0:1:height * 1j, 0:1:width * 1j]
+        edges = (4 * x).astype(int) + (3 * y).astype(int) & 1
+        colours = np.stack([255 * x, 127 + 120 * np.sin(7 * x + 5 * y), 255 * edges], -1)
+        Image.fromarray(colours.round().astype(np.uint8)).save(path)
+    return path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +42,10 @@ class Row(parity_z_image.Row):
     scheduler: tuple = SHIFT
     guidance: float | None = 4.0
     tokens: int | None = 48
+    references: tuple = ()  # sizes of pictures, height and width
+
+    def request(self):
+        return {**super().request(), **({"image": [str(picture(*size)) for size in self.references]} if self.references else {})}
 
     def build(self, folder, pieces):
         tokenizer = self.tokenizer_of(folder, pieces)
@@ -56,6 +76,8 @@ class Row(parity_z_image.Row):
     def call(self, pipeline, latents=None, **options):
         request = self.request()
         request.pop("negative_prompt", None)
+        if self.references:
+            request["image"] = [Image.open(path) for path in request["image"]]
         if latents is not None:  # they come in the shape of the result
             count, channels, height, width = latents.shape
             options["latents"] = latents.reshape(count, 4 * channels, height // 2, width // 2)
@@ -166,6 +188,18 @@ ROWS = [
     # bf16.
     bf16("guided"), bf16("distilled", **DISTILLED), bf16("wide", heads=(4, 72), singles=4), bf16("saved in bf16", saved="bf16", guidance=2.0),
     bf16("--ulysses-degree 2", flags="--ulysses-degree 2"),
+    # These refer to pictures.
+    klein("a picture", references=((80, 112),)), klein("a picture that says the size", references=((70, 101),), size=None),
+    klein("three pictures, three prompts", references=((64, 64), (100, 75), (64, 200)), prompts=THREE, negative=EACH, images=2),
+    klein("a large picture", references=((1100, 1300),), size=(32, 48), heads=(1, 8), vae={"mid_block_add_attention": False}, steps=2),
+    klein("a tall picture, distilled", references=((512, 64),), size=(48, 48), **DISTILLED),
+    klein("a picture of one column of latents", references=((64, 64),), vae={"block_out_channels": (4, 4, 4, 4, 4, 8)}, size=(64, 128)),
+    bf16("a picture", references=((96, 64),)),
+    *[ranks(flags, "pictures", references=((64, 80), (100, 64)), heads=(5, 8), **options) for flags, options in (
+        ("--ulysses-degree 2", {}), ("--ring-degree 3", {"size": (112, 48)}), ("--kv-gather-degree 2", {"size": (80, 96)}),
+        ("--tensor-parallel-degree 2", {}), ("--data-parallel-degree 2 --use-cfg-parallel", {"prompts": THREE}),
+        ("--ulysses-degree 2 --ring-degree 2", {"size": (112, 80)}), (f"{PIPELINE} 2 --num-pipeline-patch 2 --warmup-steps 4", {}),
+        ("--displaced-patch-degree 2 --displaced-mode full_sync", {}), ("--ulysses-degree 2 --rank-shares 3,2", {}))],
 ]
 
 

@@ -128,12 +128,12 @@ DenoisePhase::DenoisePhase(RunContext& run, std::optional<GivenLatents> given,
     state->latents = work.z;
     const Guidance& guidance = run.group().guidance[static_cast<size_t>(run.turn.part)];
     work.stage.emplace(*work.denoiser, run.model.shape, work.prompts, guidance.samples(run.ranks),
-                       run.settings.latents, run.ranks, run.conditions());
+                       run.settings.latents, run.ranks, run.conditions(), run.reference_latents);
     work.inputs.emplace(Denoising{*work.stage, *run.sampler, guidance, run.ranks});
     if (saves_negative(run, guidance)) {
       work.unguided.emplace(*work.denoiser, run.model.shape, work.prompts,
                             guidance.positive_samples(run.ranks), run.settings.latents, run.ranks,
-                            run.conditions());
+                            run.conditions(), run.reference_latents);
       work.inputs->unguided = &*work.unguided;
     }
     if (work.frames) {

@@ -11,7 +11,7 @@ const char* phase_name(Phase phase) {
     case Phase::kLoadVideoEncoder:
       return "load encoder";
     case Phase::kEncodeFrames:
-      return "encode frames";
+      return "encode references";
     case Phase::kLoadDenoiser:
       return "load denoiser";
     case Phase::kDenoise:

@@ -17,7 +17,7 @@ enum class Phase {
   kLoadTextEncoder,
   kEncode,
   kLoadVideoEncoder,
-  kEncodeFrames,  // of references, and of the part before in a long video
+  kEncodeFrames,  // of references, which may be pictures, and of the part before in a long video
   kLoadDenoiser,
   kDenoise,
   kLoadDecoder,

@@ -53,14 +53,16 @@ void prepare(RunContext& run) {
     run.sampler = make_sampler(run.settings, run.model);
     if (run.has_given() && run.ranks.world.rank == 0 && !request.device.is_meta())
       run.references.emplace(run.requests, run.model.scale);
+    if (run.ranks.world.rank == 0 && !request.device.is_meta()) require_pictures(run.settings.references);
     run.groups = make_groups(*run.batch, run.settings, run.ranks, run.has_given());
-    run.components.expect(
-        component_forms(run.model, *request.dtype, request.device, run.ranks, run.has_given()));
+    run.components.expect(component_forms(run.model, *request.dtype, request.device, run.ranks,
+                                          run.has_given() || !run.settings.references.empty()));
     // A trace shows one turn alone.
     run.keeps_components = !request.device.is_meta() && run.turns() > 1 && has_room_for_both(run);
   });
-  // Frames of videos go between all ranks; the others connect their tensors in parallel::Ranks.
-  if (!run.replicas_decode())
+  // Frames of videos, and latents of pictures to which images refer, go between all ranks; the others connect
+  // their tensors in parallel::Ranks.
+  if (!run.replicas_decode() || !run.settings.references.empty())
     run.stages.run(Messages::kSome, [&] { comm::connect(run.ranks.world, request.device); });
   run.observer().preview_every = run.stages.of_all().follow(run.observer().preview_every);
 }
@@ -81,6 +83,38 @@ void encode(RunContext& run) {
                            throw;
                          }
                        });
+}
+
+std::vector<at::Tensor> empty_references(const RunContext& run) {
+  std::vector<at::Tensor> all;
+  for (const ReferencePicture& each : run.settings.references) {
+    const int64_t pixels = run.model.scale.pixels;
+    all.push_back(
+        at::empty({1, run.model.scale.channels, each.model_height / pixels, each.model_width / pixels},
+                  at::dtype(at::kFloat).device(run.settings.request.device)));
+  }
+  return all;
+}
+
+void encode_references(RunContext& run) {
+  const std::vector<ReferencePicture>& pictures = run.settings.references;
+  if (pictures.empty()) return;
+  const bool encodes = run.ranks.world.rank == 0;
+  const at::Device device = run.settings.request.device;
+  const auto encoder = run.load<models::Encoder>(kEncoder, Phase::kLoadVideoEncoder, encodes);
+  run.reference_latents = empty_references(run);
+  run.stages.run_phase(Phase::kEncodeFrames, run.result.seconds.encode, Messages::kNone, [&] {
+    for (size_t i = 0; i < pictures.size() && encodes; ++i) {
+      const at::Tensor pixels = device.is_meta()
+                                    ? at::empty({1, 3, pictures[i].model_height, pictures[i].model_width},
+                                                at::dtype(at::kFloat).device(device))
+                                    : read_reference(pictures[i]).to(device);
+      run.reference_latents[i] = encoder->encode(pixels).contiguous();
+    }
+  });
+  run.stages.run(Messages::kSome, [&] {
+    for (at::Tensor& z : run.reference_latents) comm::broadcast(z, 0, run.ranks.world);
+  });
 }
 
 std::optional<GivenLatents> encode_given(RunContext& run) {

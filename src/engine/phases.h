@@ -3,7 +3,7 @@
 // be under way. On meta tensors a phase does all that it does on a rank but the work on values, so that a
 // trace records it (plan/trace_model.h).
 //
-//   prepare, encode, and for each turn: encode_given, DenoisePhase, decode; finish
+//   prepare, encode, encode_references, and for each turn: encode_given, DenoisePhase, decode; finish
 //
 // Shapes: N pictures of a group, F frames, C latent channels, h x w latent size (T frames of it for a video),
 // H x W frame size.
@@ -27,6 +27,11 @@ void prepare(RunContext& run);
 
 // Turns the prompts into conditionings. A text encoder that does not stay is freed on return.
 void encode(RunContext& run);
+
+// Encodes on rank 0 the pictures to which the images refer, and sends the latents to all ranks.
+// empty_references() returns such latents without contents.
+void encode_references(RunContext& run);
+std::vector<at::Tensor> empty_references(const RunContext& run);
 
 // Encodes on rank 0 what the turn's part of the videos begins from; other ranks get it without contents, to
 // receive it. Nothing if nothing is given.

@@ -100,6 +100,18 @@ void resolve_size(Settings& settings, const Model& model) {
   settings.width = size == wish ? settings.latents.latent_width * pixels : wish.second;
 }
 
+// Finds the pictures to which the images refer. The first says the size of these.
+void resolve_references(Settings& settings, const Model& model) {
+  Request& request = settings.request;
+  if (request.image_sizes.empty()) request.image_sizes = sizes_of_pictures(request.images);
+  settings.references =
+      reference_pictures(request.images, request.image_sizes, model.scale.pixels * model.shape.patch.rows);
+  if (settings.references.empty()) return;
+  const ReferencePicture& first = settings.references.front();
+  request.height = request.height.value_or(first.model_height);
+  request.width = request.width.value_or(first.model_width);
+}
+
 // Makes the choices for a video.
 void resolve_video(Settings& settings, const Model& model) {
   Request& request = settings.request;
@@ -190,6 +202,7 @@ Settings resolve(const Request& wish, const Model& model) {
   const auto choose = [](auto& value, auto chosen) {
     if (!value) value = chosen;
   };
+  if (uses_field(model, {}, "image")) resolve_references(settings, model);
   if (!family.resolve_video) {
     choose(request.height, default_side(model, 0));
     choose(request.width, default_side(model, 1));

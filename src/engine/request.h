@@ -12,6 +12,7 @@
 
 #include "core/fields.h"
 #include "engine/model.h"
+#include "engine/reference_pictures.h"
 #include "models/video_request.h"
 #include "parallel/layout.h"
 #include "samplers/sampler.h"
@@ -31,6 +32,9 @@ struct Pair {
   bool operator==(const Pair&) const = default;
 };
 
+// Reads "HEIGHTxWIDTH" of a field. Throws Error(kUsage).
+Pair read_pair(const char* name, const std::string& text);
+
 // The request as given. resolve() chooses whatever is left out.
 struct Request {
   std::vector<std::string> prompts;  // UTF-8; at least one, each may be empty
@@ -38,7 +42,10 @@ struct Request {
   std::array<std::vector<std::string>, kOtherPrompts> other_prompts;
   std::vector<std::string> negative_prompts;  // as for one of those
   std::array<std::vector<std::string>, kOtherPrompts> other_negative_prompts;
-  std::optional<int64_t> height;  // in pixels; default: the model's
+  // Files of pictures to which the images refer, and the size of each as "HEIGHTxWIDTH", by default that of
+  // the file: sizes alone are enough for a plan.
+  std::vector<std::string> images, image_sizes;
+  std::optional<int64_t> height;  // in pixels; default: that of the first of these, or the model's
   std::optional<int64_t> width;
   std::optional<int64_t> num_inference_steps;
   // At Family::unguided_scale (1 for most) and below only the positive branch is computed.
@@ -89,6 +96,7 @@ struct Settings {
   int64_t model_width = 0;
   int64_t frames = 1;
   models::LatentShape latents = {};  // of one image
+  std::vector<ReferencePicture> references;
   int64_t steps = 0;
   double guidance = 0;
   int64_t max_sequence_length = 0;

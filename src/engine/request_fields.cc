@@ -44,21 +44,8 @@ std::string write_pair(const Pair& pair) {
   return fmt::format("{}x{}", pair.first, pair.second);
 }
 
-// "HEIGHTxWIDTH"
-auto read_pair(const char* name) {
-  return [name](const std::string& text) {
-    Pair pair;
-    const char *const begin = text.data(), *const end = begin + text.size();
-    const auto first = std::from_chars(begin, end, pair.first);
-    const bool has_second = first.ec == std::errc() && first.ptr != end && *first.ptr == 'x';
-    const auto second = has_second ? std::from_chars(first.ptr + 1, end, pair.second) : first;
-    const auto fits = [](int64_t number) { return number >= 0 && number <= static_cast<int64_t>(kMaxSide); };
-    if (!has_second || second.ec != std::errc() || second.ptr != end || !fits(pair.first) ||
-        !fits(pair.second))
-      usage_error(field(name), "expected two numbers from 0 to {}, such as 1024x1024, got '{}'", kMaxSide,
-                  text);
-    return pair;
-  };
+auto reader_of_pair(const char* name) {
+  return [name](const std::string& text) { return read_pair(name, text); };
 }
 
 std::string scheduler_help() {
@@ -118,6 +105,14 @@ Fields<Request> make_fields() {
            "Remove links, markup and other web-page residue from prompts [on where the model supports it]",
            prompt},
           "Only lower-case prompts and strip white space")),
+      plain_field(
+          &R::images,
+          {"image", "Picture to which the images refer, such as one to edit (repeat the option) [none]",
+           prompt, "FILE"}),
+      plain_field(&R::image_sizes,
+                  {"image_size",
+                   "Size of such a picture, for a plan without its file (repeat the option) [the file's]",
+                   prompt, "HxW"}),
       plain_field(&R::height,
                   {"height",
                    "Image height: a multiple of 8, for PixArt, Z-Image and FLUX.2 klein of 16, or "
@@ -177,13 +172,13 @@ Fields<Request> make_fields() {
           {"clip_skip", "Skip the last N CLIP layers (diffusers' count) [0]", prompt, "N", 0, kMaxLayers})),
       text_field(&R::original_size,
                  {"original_size", "SDXL: original size to condition on [the image's size]", image, "HxW"},
-                 write_pair, read_pair("original_size")),
+                 write_pair, reader_of_pair("original_size")),
       text_field(&R::target_size,
                  {"target_size", "SDXL: target size to condition on [the image's size]", image, "HxW"},
-                 write_pair, read_pair("target_size")),
+                 write_pair, reader_of_pair("target_size")),
       text_field(&R::crops_coords_top_left,
                  {"crops_coords_top_left", "SDXL: crop position to condition on [0x0]", image, "TOPxLEFT"},
-                 write_pair, read_pair("crops_coords_top_left")),
+                 write_pair, reader_of_pair("crops_coords_top_left")),
       plain_field(&R::scheduler, {"scheduler", scheduler_help(), sampling, "NAME"}),
       plain_field(&R::scheduler_options,
                   {"scheduler_option",
@@ -207,6 +202,19 @@ Fields<Request> make_fields() {
 }
 
 }  // namespace
+
+Pair read_pair(const char* name, const std::string& text) {
+  Pair pair;
+  const char *const begin = text.data(), *const end = begin + text.size();
+  const auto first = std::from_chars(begin, end, pair.first);
+  const bool has_second = first.ec == std::errc() && first.ptr != end && *first.ptr == 'x';
+  const auto second = has_second ? std::from_chars(first.ptr + 1, end, pair.second) : first;
+  const auto fits = [](int64_t number) { return number >= 0 && number <= static_cast<int64_t>(kMaxSide); };
+  if (!has_second || second.ec != std::errc() || second.ptr != end || !fits(pair.first) || !fits(pair.second))
+    usage_error(field(name), "expected two numbers from 0 to {}, such as 1024x1024, got '{}'", kMaxSide,
+                text);
+  return pair;
+}
 
 const Fields<Request>& request_fields() {
   static const Fields<Request> fields = [] {

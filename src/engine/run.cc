@@ -11,6 +11,7 @@ void Run::advance() {
     case Stands::kAtStart:
       prepare(context_);
       encode(context_);
+      encode_references(context_);
       begin_turn(saved_ ? take_up(context_, *std::exchange(saved_, nullptr)) : std::nullopt);
       break;
     case Stands::kInSteps:

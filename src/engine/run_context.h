@@ -67,6 +67,8 @@ struct RunContext {
   bool keeps_components = false;  // from one turn to the next, if the cache does not
   // Of encode(): by prompt of the batch.
   std::vector<models::Conditioning> prompts;
+  // Of encode_references(): models::ForwardInputs::references, the same for all pictures.
+  std::vector<at::Tensor> reference_latents;
 
   Turn turn;
   std::optional<Noise> noise;  // of the group's pictures, in all parts

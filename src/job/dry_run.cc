@@ -60,6 +60,7 @@ void print_plan(const Job& job, const FieldSpelling& spelling) {
       text_encoders += bytes_of(each.load, job, options);
     weights["text_encoder"] = text_encoders;
     if (job.settings.has_given()) weights["video_encoder"] = bytes_of(family.load_encoder, job, options);
+    if (!job.settings.references.empty()) weights["encoder"] = bytes_of(family.load_encoder, job, options);
     weights["denoiser"] = most_denoiser_bytes(job);
     weights["decoder"] = bytes_of(family.load_decoder, job, options);
   }
@@ -74,6 +75,7 @@ void print_plan(const Job& job, const FieldSpelling& spelling) {
   if (const auto lack = find_lack(job, need, job.ranks())) log_warning("{}", lack->message);
   for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
   if (job.settings.has_given()) engine::References({&job.settings, 1}, job.model.scale);
+  engine::require_pictures(job.settings.references);
   fmt::print("{}\n", plan.dump(2, ' ', false, OrderedJson::error_handler_t::replace));
 }
 

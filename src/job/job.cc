@@ -297,20 +297,25 @@ std::map<std::filesystem::path, std::string> given_files(const Job& job) {
   for (const std::vector<std::string>& paths : job.settings.video.references) {
     for (const std::string& path : paths) files.emplace(real_path(path), field("reference_path"));
   }
+  for (const std::string& path : job.settings.request.images) files.emplace(real_path(path), field("image"));
   return files;
 }
 
 // Files that are given to others name references without their folders.
 void require_references(const Job& job) {
-  if (!job.arguments.names_from) return;
-  for (const std::vector<std::string>& paths : job.settings.video.references) {
-    for (const std::string& path : paths) {
-      std::error_code code;
-      if (!std::filesystem::exists(path, code))
-        input_error(*job.arguments.names_from,
-                    "its reference '{}' is not here; run it in the folder of that, or say where with {}",
-                    path, field("reference_path"));
+  const auto require = [](const std::string& file, const std::string& path, const char* name) {
+    std::error_code code;
+    if (!std::filesystem::exists(path, code))
+      input_error(file, "its reference '{}' is not here; run it in the folder of that, or say where with {}",
+                  path, field(name));
+  };
+  if (const auto& file = job.arguments.names_from) {
+    for (const std::vector<std::string>& paths : job.settings.video.references) {
+      for (const std::string& path : paths) require(*file, path, "reference_path");
     }
+  }
+  if (const auto& file = job.arguments.images_from) {
+    for (const std::string& path : job.settings.request.images) require(*file, path, "image");
   }
 }
 

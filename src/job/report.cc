@@ -148,6 +148,7 @@ ImageText png_text(const Job& job, int64_t index) {
   const auto number = static_cast<size_t>(index / request.num_images_per_prompt);
   engine::Request published = request;
   published.video.reference_paths = settings.video.published_paths;
+  for (std::string& path : published.images) path = std::filesystem::path(path).filename().string();
   if (!settings.video.published_prompts.empty()) published.prompts = settings.video.published_prompts;
   std::string parameters = published.prompts.at(number);
   const std::string negative = settings.negative_prompt(number).text;
@@ -161,7 +162,7 @@ ImageText png_text(const Job& job, int64_t index) {
   json["model"] = model_name(job.model);
   json.erase("config");
   json.update(write_fields(engine::request_fields(), published));
-  json["image"] = index;
+  json["image_index"] = index;
   const std::string text = json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   return {{"parameters", parameters}, {"tessera", text}, {"Software", "Tessera " TESSERA_VERSION}};
 }

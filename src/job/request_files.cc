@@ -53,7 +53,16 @@ Json read_prompts(const std::string& path) {
 
 // Fields of a record that follow from the others.
 constexpr std::array kDerived = {"model_class", "scheduler_class", "model_height", "model_width",
-                                 "version",     "parallel",        "image"};
+                                 "version",     "parallel",        "image_index"};
+
+// Which image of those of one seed a file for others is. Older ones have it under the name that is now that
+// of a request's field.
+std::optional<int64_t> image_index(const Json& record) {
+  for (const char* name : {"image_index", "image"}) {
+    if (const Json index = record.value(name, Json()); index.is_number_integer()) return index.get<int64_t>();
+  }
+  return std::nullopt;
+}
 
 // Returns the settings in an image or a video; nothing for a file of another kind.
 std::optional<std::string> embedded_settings(const media::Source& source, const std::string& path) {
@@ -111,7 +120,8 @@ Json fields_of(const Json& record, const std::string& path) {
   const std::vector<std::string> known = names_of_request();
   Json fields = Json::object();
   for (const auto& [name, value] : record.items()) {
-    const bool is_derived = std::find(kDerived.begin(), kDerived.end(), name) != kDerived.end();
+    const bool is_derived = std::find(kDerived.begin(), kDerived.end(), name) != kDerived.end() ||
+                            (name == "image" && value.is_number_integer());
     if (is_derived || value.is_null()) continue;
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       const auto nearest = nearest_word(name, known);
@@ -141,10 +151,10 @@ void require_model(const RunOptions& run, const std::string& path) {
 void say_which(const Json& record, const GenerateArguments& arguments) {
   const engine::Request& request = arguments.request;
   const auto count = static_cast<int64_t>(request.prompts.size()) * request.num_images_per_prompt;
-  const Json image = record.value("image", Json());
-  if (!image.is_number_integer() || count == 1 || arguments.run.quiet) return;
+  const std::optional<int64_t> image = image_index(record);
+  if (!image || count == 1 || arguments.run.quiet) return;
   launch::say(fmt::format("{} is image {} of the {} that are made again\n", *arguments.run.request,
-                          image.get<int64_t>() + 1, count));
+                          *image + 1, count));
 }
 
 }  // namespace
@@ -170,12 +180,15 @@ GenerateArguments with_files(const GenerateArguments& arguments) {
   if (given.contains("parallel")) {
     for (const FieldInfo& info : parallel::parallel_fields()) all.erase(info.name);
   }
+  if (given.contains("image")) all.erase("image_size");  // that of another picture
   const bool needs_model = all.contains("model") && !given.contains("model");
   all.update(given);
   GenerateArguments result = make_arguments(std::move(all));
   if (needs_model) require_model(result.run, *run.request);
-  if (record.contains("image") && !given.contains("reference_path") && !given.contains("prompt"))
-    result.names_from = run.request;
+  if (image_index(record)) {
+    if (!given.contains("reference_path") && !given.contains("prompt")) result.names_from = run.request;
+    if (!given.contains("image")) result.images_from = run.request;
+  }
   say_which(record, result);
   return result;
 }

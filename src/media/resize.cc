@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <vector>
 
 #include "core/error.h"
@@ -34,7 +35,12 @@ struct Taps {
 
 constexpr int kBits = 22;
 constexpr int32_t kHalf = 1 << (kBits - 1);
-constexpr double kCubicSupport = 2;
+
+// What a pixel weighs at a distance of x, in pixels of the smaller of both images; nothing from `support` on.
+struct Filter {
+  double support;
+  double (*weight)(double x);
+};
 
 double cubic(double x) {
   constexpr double a = -0.5;
@@ -44,11 +50,21 @@ double cubic(double x) {
   return 0;
 }
 
+// sin(pi x) / (pi x) within a window of the same form, three times as wide.
+double lanczos(double x) {
+  const auto sinc = [](double y) {
+    return y == 0 ? 1 : std::sin(y * std::numbers::pi) / (y * std::numbers::pi);
+  };
+  return -3 <= x && x < 3 ? sinc(x) * sinc(x / 3) : 0;
+}
+
+constexpr Filter kCubic{.support = 2, .weight = cubic}, kLanczos{.support = 3, .weight = lanczos};
+
 // The taps of the pixels of `part` when `from` pixels are scaled to `to`.
-std::vector<Taps> cubic_taps(int64_t from, int64_t to, const Range& part) {
+std::vector<Taps> taps_of(const Filter& filter, int64_t from, int64_t to, const Range& part) {
   const double scale = static_cast<double>(from) / static_cast<double>(to);
   const double stretch = std::max(scale, 1.0);
-  const double support = kCubicSupport * stretch, shrink = 1 / stretch;
+  const double support = filter.support * stretch, shrink = 1 / stretch;
   std::vector<Taps> result;
   std::vector<double> weights;
   for (int64_t i = part.begin; i < part.end(); ++i) {
@@ -60,7 +76,7 @@ std::vector<Taps> cubic_taps(int64_t from, int64_t to, const Range& part) {
     weights.clear();
     double sum = 0;
     for (int64_t j = 0; j < end - taps.begin; ++j) {
-      weights.push_back(cubic((static_cast<double>(j + taps.begin) - centre + 0.5) * shrink));
+      weights.push_back(filter.weight((static_cast<double>(j + taps.begin) - centre + 0.5) * shrink));
       sum += weights.back();
     }
     for (double weight : weights) {
@@ -82,8 +98,8 @@ uint8_t apply(const Taps& taps, const uint8_t* from, int64_t stride) {
 }
 
 // The columns of `part` of the image scaled to `width`.
-Image scale_columns(const Image& image, int64_t width, const Range& part) {
-  const std::vector<Taps> columns = cubic_taps(image.width, width, part);
+Image scale_columns(const Filter& filter, const Image& image, int64_t width, const Range& part) {
+  const std::vector<Taps> columns = taps_of(filter, image.width, width, part);
   Image result{.height = image.height, .width = part.length, .pixels = {}};
   result.pixels.reserve(static_cast<size_t>(result.height * result.width * 3));
   for (int64_t y = 0; y < image.height; ++y) {
@@ -96,11 +112,11 @@ Image scale_columns(const Image& image, int64_t width, const Range& part) {
   return result;
 }
 
-Image scale_rows(const Image& image, int64_t height, const Range& part) {
+Image scale_rows(const Filter& filter, const Image& image, int64_t height, const Range& part) {
   const int64_t row_bytes = image.width * 3;
   Image result{.height = part.length, .width = image.width, .pixels = {}};
   result.pixels.reserve(static_cast<size_t>(part.length * row_bytes));
-  for (const Taps& taps : cubic_taps(image.height, height, part)) {
+  for (const Taps& taps : taps_of(filter, image.height, height, part)) {
     const uint8_t* const first = image.pixels.data() + taps.begin * row_bytes;
     for (int64_t x = 0; x < row_bytes; ++x) result.pixels.push_back(apply(taps, first + x, row_bytes));
   }
@@ -130,6 +146,15 @@ std::vector<Between> linear_places(int64_t from, int64_t to, const Range& part) 
   return places;
 }
 
+// The rows and columns of an image that is scaled. Which come first changes what is rounded in between.
+Image scale(const Filter& filter, const Image& image, const Scaled& scaled, const Range& rows,
+            const Range& columns) {
+  const int64_t fewer_rows = image.height - scaled.height, fewer_columns = image.width - scaled.width;
+  if (fewer_rows > 0 && fewer_rows > 2 * fewer_columns)
+    return scale_columns(filter, scale_rows(filter, image, scaled.height, rows), scaled.width, columns);
+  return scale_rows(filter, scale_columns(filter, image, scaled.width, columns), scaled.height, rows);
+}
+
 float of_pixel(uint8_t pixel) {
   return static_cast<float>(pixel) / 255.0F;
 }
@@ -147,7 +172,16 @@ Image cover_image(const Image& image, int64_t height, int64_t width) {
                  .length = length};
   };
   const Range rows = middle(scaled.height, height), columns = middle(scaled.width, width);
-  return scale_rows(scale_columns(image, scaled.width, columns), scaled.height, rows);
+  return scale(kCubic, image, scaled, rows, columns);
+}
+
+Image scale_image(const Image& image, int64_t scaled_height, int64_t scaled_width, int64_t height,
+                  int64_t width) {
+  TESSERA_CHECK(0 < height && height <= scaled_height && 0 < width && width <= scaled_width,
+                "{} x {} of {} x {} pixels", height, width, scaled_height, scaled_width);
+  return scale(kLanczos, image, {.height = scaled_height, .width = scaled_width},
+               {.begin = (scaled_height - height) / 2, .length = height},
+               {.begin = (scaled_width - width) / 2, .length = width});
 }
 
 at::Tensor to_tensor(const Image& image) {

@@ -1,4 +1,4 @@
-// Frames that a model is given, scaled to cover a size and cropped to it, as Open-Sora 1.2 does: images as
+// Frames and pictures that a model is given, scaled and cropped: for Open-Sora 1.2 to cover a size, images as
 // PIL resizes them, frames of videos as torch does.
 //
 // Shapes: H x W frame size.
@@ -10,9 +10,15 @@
 
 namespace tessera::media {
 
-// Scales by PIL's Image.resize(BICUBIC), bit for bit: antialiased, with weights of 22 bits after the point,
-// the columns first, 8 bits in between. Crops at round((scaled - wanted) / 2), half to even.
+// Scales by PIL's Image.resize(BICUBIC), bit for bit: antialiased, with weights of 22 bits after the point, 8
+// bits between columns and rows, in the order of Pillow 13. Crops at round((scaled - wanted) / 2), half to
+// even.
 Image cover_image(const Image& image, int64_t height, int64_t width);
+
+// Scales by PIL's Image.resize(LANCZOS), bit for bit as above, to `scaled_height` x `scaled_width`, and crops
+// at floor((scaled - wanted) / 2).
+Image scale_image(const Image& image, int64_t scaled_height, int64_t scaled_width, int64_t height,
+                  int64_t width);
 
 // The image's pixels [3, H, W] fp32 in [-1, 1], as a VAE takes them.
 at::Tensor to_tensor(const Image& image);

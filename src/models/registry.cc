@@ -223,7 +223,7 @@ Family flux2_klein() {
                     {"transformer", "diffusers", {"Flux2Transformer2DModel"}},
                     {"vae", "diffusers", {"AutoencoderKLFlux2"}}},
           .default_max_sequence_length = 512,
-          .own_fields = {"max_sequence_length"},
+          .own_fields = {"max_sequence_length", "image", "image_size"},
           .lone = {is_any,
                    R"({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0,
                        "use_dynamic_shifting": true})",
@@ -240,6 +240,7 @@ Family flux2_klein() {
           .text_encoders = {{"text_encoder", load_flux2_klein_text_encoder}},
           .load_denoiser = load_flux2,
           .load_decoder = load_autoencoder_kl_flux2_decoder,
+          .load_encoder = load_autoencoder_kl_flux2_encoder,
           .output_latents = unpacked_flux2_latents};
 }
 

@@ -95,6 +95,10 @@ void add_prompts(GraphRecorder& recorder, const std::vector<models::Conditioning
   }
 }
 
+void add_references(GraphRecorder& recorder, const std::vector<at::Tensor>& latents) {
+  for (size_t i = 0; i < latents.size(); ++i) recorder.add_input(fmt::format("reference.{}", i), latents[i]);
+}
+
 namespace {
 
 // Records the evaluation of a step by a rank's stage.
@@ -197,10 +201,12 @@ DenoiserGraphs record_denoiser(const engine::Settings& settings, const engine::M
   if (run.prompts.empty()) run.prompts = longest_prompts(run, *denoiser);
   const std::vector<models::Conditioning> prompts = run.group().of(run.prompts);
   add_prompts(recorder, prompts);
+  run.reference_latents = engine::empty_references(run);
+  add_references(recorder, run.reference_latents);
   for (const auto& [name, numbers] : conditions) recorder.add_input(name, numbers);
   const std::vector<int64_t> samples = run.group().guidance.front().samples(run.ranks);
   engine::DenoiserStage stage(*denoiser, model.shape, prompts, samples, run.settings.latents, run.ranks,
-                              conditions);
+                              conditions, run.reference_latents);
   StepRecording recording(recorder, stage, run);
   DenoiserGraphs graphs;
   if (layout.is_exact()) {

@@ -28,12 +28,15 @@ std::string denoiser_folder(const engine::Model& model);
 
 // Declares what the text encoders give, `prompt.N` and `pooled.N` of prompt N.
 void add_prompts(GraphRecorder& recorder, const std::vector<models::Conditioning>& conditionings);
+// Declares the latents of pictures to which images refer, `reference.N`.
+void add_references(GraphRecorder& recorder, const std::vector<at::Tensor>& latents);
 
 // One evaluation of the denoiser by a rank: all of it, or the blocks of the rank's stage. Inputs: `latents`
-// (those of the rank's samples and rows), `timestep`, and of each distinct prompt `prompt.N` [L, D] and
-// `pooled.N`; L is the request's max_sequence_length, or as many tokens as the prompt has. Result:
-// `prediction`. A later stage is given `hidden.N`, the tokens of the one before, and an earlier one gives
-// them. With patches P these are `latents.P`, `prediction.P` and, but in the first step, `hidden.P.N`.
+// (those of the rank's samples and rows), `timestep`, the latents `reference.N` of pictures to which images
+// refer, and of each distinct prompt `prompt.N` [L, D] and `pooled.N`; L is the request's
+// max_sequence_length, or as many tokens as the prompt has. Result: `prediction`. A later stage is given
+// `hidden.N`, the tokens of the one before, and an earlier one gives them. With patches P these are
+// `latents.P`, `prediction.P` and, but in the first step, `hidden.P.N`.
 DenoiserGraphs record_denoiser(const engine::Settings& settings, const engine::Model& model,
                                const parallel::Layout& layout, int64_t rank);
 

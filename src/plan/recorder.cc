@@ -158,13 +158,15 @@ Recorder::~Recorder() {
 void Recorder::follow(engine::Observer& observer) {
   using enum engine::Phase;
   observer.started = [this, started = observer.started](engine::Phase phase) {
-    if (phase == kLoadTextEncoder) begin_loading(Phase::kEncode);
+    if (phase == kLoadTextEncoder || phase == kLoadVideoEncoder) begin_loading(Phase::kEncode);
     if (phase == kLoadDenoiser) begin_loading(Phase::kDenoise);
     if (phase == kLoadDecoder) begin_loading(Phase::kDecode);
     if (started) started(phase);
   };
   observer.finished = [this, finished = observer.finished](engine::Phase phase, double seconds) {
-    if (phase == kLoadTextEncoder || phase == kLoadDenoiser || phase == kLoadDecoder) end_loading();
+    if (phase == kLoadTextEncoder || phase == kLoadVideoEncoder || phase == kLoadDenoiser ||
+        phase == kLoadDecoder)
+      end_loading();
     if (finished) finished(phase, seconds);
   };
   observer.progressed = [this, progressed = observer.progressed](engine::Phase phase, int64_t done,
@@ -190,7 +192,7 @@ void Recorder::ended(const comm::Collective& collective, std::chrono::nanosecond
 }
 
 void Recorder::begin_loading(Phase phase) {
-  // One text encoder after the other is loaded.
+  // One encoder after the other is loaded.
   if (phase_ != phase) bytes_before_ = static_cast<int64_t>(memory_.bytes());
   phase_ = phase;
   step_ = phase == Phase::kDenoise ? kBeforeSteps : 0;

@@ -39,11 +39,16 @@ at::Tensor encode_and_denoise(engine::RunContext& run, GraphRecorder* graph, boo
   if (encodes && encodes_prompts(run.model)) {
     const SuppressLog suppress_log;  // a prompt that stands for the longest is cut
     engine::encode(run);
+    engine::encode_references(run);
   } else {
     denoiser = run.load<models::Denoiser>(engine::kDenoiser, engine::Phase::kLoadDenoiser);
     run.prompts = longest_prompts(run, *denoiser);
+    run.reference_latents = engine::empty_references(run);
   }
-  if (graph != nullptr) add_prompts(*graph, run.prompts);
+  if (graph != nullptr) {
+    add_prompts(*graph, run.prompts);
+    add_references(*graph, run.reference_latents);
+  }
   engine::DenoisePhase phase(run, std::nullopt);
   while (!phase.is_done()) phase.advance();
   return phase.end();

@@ -1,12 +1,16 @@
 """Tests FLUX.2 klein on the command line: its options, many ranks, distilled models, its config alone, and bad input."""
 import functools
 import json
+import shutil
 
-from files import change_json
-from harness import test
+from files import change_json, read_png
+from harness import MODEL as PIXART
+from harness import ROOT, test
 from tiny_pipeline import TinyPipeline
 
 TINY = TinyPipeline("tiny-flux2-klein")
+MOVING = ROOT / "tests" / "golden" / "tiny-open-sora" / "golden" / "moving.gif"
+PICTURE = TINY.folder / "golden" / "70x101.png"
 NO_GUIDANCE = "the model is distilled to run without guidance"
 PUBLISHED = {"_class_name": "Flux2Transformer2DModel", "patch_size": 1, "in_channels": 128, "out_channels": None, "num_layers": 5,
              "num_single_layers": 20, "attention_head_dim": 128, "num_attention_heads": 24, "joint_attention_dim": 7680, "mlp_ratio": 3.0,
@@ -27,6 +31,77 @@ def klein_on_many_ranks(box):
                   "--pipefusion-parallel-degree 2 --warmup-steps 4"):
         TINY.expect_latents(box, "guided", *flags.split())
     TINY.expect_pictures(box, "guided", "--ring-degree", "2")
+
+
+@test
+def klein_edits_pictures(box):
+    for name in ("edited", "edited_two"):
+        TINY.expect_latents(box, name)
+    TINY.expect_pictures(box, "edited")
+    for flags in ("--ulysses-degree 2", "--ring-degree 3", "--use-cfg-parallel --data-parallel-degree 2",
+                  "--pipefusion-parallel-degree 2 --warmup-steps 4"):
+        TINY.expect_latents(box, "edited_two", *flags.split())
+
+
+@test
+def pictures_to_edit_in_files_of_a_run(box):
+    """The settings of an image name them without their folders; a run from such a file says which are missing."""
+    (box.folder / "secret").mkdir()
+    house = shutil.copy(PICTURE, box.folder / "secret" / "house.png")
+    TINY.generate(box, "a cat", *TINY.SMALL, "--image", house, "-o", "one.png", "--report", "run.json")
+    data = (box.folder / "one.png").read_bytes()
+    assert b"house.png" in data and b"secret" not in data
+    settings = json.loads(read_png(box.folder / "one.png")[3]["tessera"])
+    assert (settings["image"], settings["image_size"], settings["image_index"]) == (["house.png"], ["70x101"], 0), settings
+    assert box.report()["settings"]["image"] == [str(house)]
+    again = ["generate", "--request", "one.png", "--model", TINY.folder]
+    box.refuse(3, "[one.png] its reference 'house.png' is not here; run it in the folder of that, or say where with --image", *again)
+    outcome = box.run(*again, "--image", house, "-o", "again.png")
+    assert outcome.code == 0 and read_png(box.folder / "again.png")[2] == read_png(box.folder / "one.png")[2], outcome
+    # Another picture has a size of its own.
+    outcome = box.run(*again, "--image", TINY.folder / "golden" / "96x64.png", "-o", "other.png")
+    assert outcome.code == 0 and read_png(box.folder / "other.png")[2] != read_png(box.folder / "one.png")[2], outcome
+    box.refuse(2, "is the file of --image, which would be lost; name another", "generate", "a cat", "--model", TINY.folder, *TINY.SMALL,
+               "--image", house, "-o", house)
+
+
+@test
+def plans_with_the_sizes_of_pictures(box):
+    """Traces and plans need no file, and count the tokens."""
+    words = ["--model", TINY.folder, "--dtype", "fp32", "--max-sequence-length", "32", *TINY.SMALL]
+    events = {}
+    for name, more in {"none": [], "size": ["--image-size", "70x101"], "file": ["--image", PICTURE]}.items():
+        outcome = box.run("trace", "a cat", *words, *more, "--no-cache", "-q", "--json", "-o", "t.json")
+        assert outcome.code == 0, outcome
+        events[name] = {row["phase"]: row["flops"] for row in json.loads(outcome.out)["phases"]}
+    assert events["size"] == events["file"], events
+    assert events["size"]["denoise"] > 1.2 * events["none"]["denoise"] and events["size"]["encode"] > events["none"]["encode"], events
+    seconds = [json.loads(box.run("plan", "a cat", *words, *more, "--machine", "cpu-avx2", "--devices", "1", "--json").out)["step_seconds"]
+               for more in ([], ["--image-size", "512x512"])]
+    assert seconds[1] > seconds[0], seconds
+    dry = json.loads(box.run("generate", "a cat", *words, "--image", PICTURE, "--dry-run").out)
+    assert dry["weights_bytes"]["encoder"] > 0 and dry["settings"]["image_size"] == ["70x101"], dry
+
+
+@test
+def pictures_that_klein_refuses(box):
+    """Before weights are read, on one rank and on several."""
+    (box.folder / "text.png").write_text("not an image")
+    small = shutil.copy(ROOT / "tests" / "golden" / "media" / "full.jpg", box.folder / "small.jpg")
+    for code, needle, *words in (
+            (3, "[missing.png] no such file", "--image", "missing.png"),
+            (3, "[text.png] not an image or video", "--image", "text.png"),
+            (3, "small.jpg] 40 x 56 pixels: sides must have 64 at least", "--image", small),
+            (3, "a video or an animation, and --image takes pictures; give one of its frames", "--image", MOVING),
+            (2, "[--image-size] 64 x 600 pixels: a side may be 8 times as long as the other at most", "--image-size", "64x600"),
+            (2, "[--image-size] expected two numbers", "--image-size", "64"),
+            (2, "[--image-size] 2 of them for 1 of --image; leave them out", "--image", PICTURE, "--image-size", "70x101", "--image-size", "64x64"),
+            (3, "is 70 x 101 pixels large, and --image-size says 70 x 100; leave that out", "--image", PICTURE, "--image-size", "70x100"),
+            (2, "[--image] there is none for --image-size, which is enough for a plan or a trace alone; name it", "--image-size", "70x101")):
+        for method in ((), ("--dry-run",), ("--ulysses-degree", "2")):
+            TINY.refuse(box, code, needle, *words, *method)
+    box.refuse(2, "[--image] PixArt-Sigma does not support it, got [\"a.png\"]; leave it out (it is an option of FLUX.2 klein)", "generate", "a cat",
+               "--model", PIXART, "--image", "a.png")
 
 
 @test

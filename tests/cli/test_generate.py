@@ -62,7 +62,7 @@ def several_pictures_are_numbered_in_order(box):
     assert parameters == ["a cat", "a cat", "a dog", "a dog"], parameters
     texts = [json.loads(read_png(box.folder / path)[3]["tessera"]) for path in outcome.out.split()]
     assert all(text["prompt"] == ["a cat", "a dog"] for text in texts), texts
-    assert [text["image"] for text in texts] == [0, 1, 2, 3]
+    assert [text["image_index"] for text in texts] == [0, 1, 2, 3]
     # Which of the pictures of its seed each is.
     for number, path in enumerate(outcome.out.split(), 1):
         assert f", Seed: {texts[0]['seed']}, Image: {number} of 4, Size: " in read_png(box.folder / path)[3]["parameters"]

@@ -17,6 +17,8 @@ class TinyPipeline:
     def words(self, run):
         options = dict(self.runs["runs"][run])
         words = [*options.pop("prompt"), "--seed", str(self.runs["seed"])]
+        for path in options.pop("image", []):
+            words += ["--image", self.folder / "golden" / path]
         for key, value in options.items():
             words += [f"--{key}", str(value)]
         return words

@@ -51,6 +51,53 @@ TEST(Flux2Klein, IsTheSameOnManyRanks) {
   }
 }
 
+// The first picture says the size of the image where the request does not.
+TEST(Flux2Klein, RefersToPicturesAsDiffusers) {
+  klein_pipeline().expect_golden({"edited", "edited_two"});
+  const Settings settings = klein_pipeline().settings("edited");
+  EXPECT_EQ(settings.height, 64);
+  EXPECT_EQ(settings.width, 96);
+  EXPECT_EQ(settings.request.image_sizes, std::vector<std::string>{"70x101"});
+}
+
+TEST(Flux2Klein, RefersToPicturesOnManyRanks) {
+  for (const int64_t ranks : {2, 3}) {
+    std::vector<parallel::ParallelOptions> methods = exact_methods(ranks);
+    methods.push_back(parallel::degrees(1, false, ranks, 1, 1, 1));
+    methods.back().num_pipeline_patch = 1;
+    klein_pipeline().expect_golden_on_ranks(ranks, {"edited_two"}, methods);
+  }
+}
+
+// As on ranks that are on other hosts than the files, and for plans.
+TEST(Flux2Klein, NeedsNoFilesWhereSizesAreKnown) {
+  Request request = klein_pipeline().request("edited");
+  const Settings expected = resolve(request, tiny_klein());
+  request.images = {"elsewhere.png"};
+  EXPECT_NE(refusal_with_code([&] { resolve(request, tiny_klein()); }).find("3 [elsewhere.png]"),
+            std::string::npos);
+  request.image_sizes = {"70x101"};
+  const Settings settings = resolve(request, tiny_klein());
+  EXPECT_EQ(settings.latents.latent_width, expected.latents.latent_width);
+  ASSERT_EQ(settings.references.size(), 1U);
+  EXPECT_EQ(settings.references[0].model_height, 64);
+  // The run finds what the request says wrongly before it loads a weight.
+  EXPECT_NE(refusal_with_code([&] { generate(settings, tiny_klein()); }).find("3 [elsewhere.png]"),
+            std::string::npos);
+  request.images.clear();
+  EXPECT_EQ(refusal_with_code([&] { generate(resolve(request, tiny_klein()), tiny_klein()); }),
+            "2 [image] there is none for image_size, which is enough for a plan or a trace alone; name it");
+}
+
+TEST(Flux2Klein, AloneRefersToPictures) {
+  Request request = klein_request();
+  request.images = {"a.png"};
+  const std::string refusal =
+      refusal_with_code([&] { resolve(request, TinyPipeline("tiny-z-image").model()); });
+  EXPECT_NE(refusal.find("2 [image] Z-Image does not support it"), std::string::npos) << refusal;
+  EXPECT_NE(refusal.find("it is an option of FLUX.2 klein"), std::string::npos) << refusal;
+}
+
 // Those of diffusers' pipeline, whose side depends on the VAE.
 TEST(Flux2Klein, HasThePipelinesDefaults) {
   Request request;

@@ -20,6 +20,10 @@ Request TinyPipeline::request(const std::string& run) const {
   Json json = file.at("runs").at(run);
   json["seed"] = file.at("seed");
   json["dtype"] = "fp32";
+  if (json.contains("image")) {
+    for (Json& path : json["image"])
+      path = (golden_folder(folder_) / "golden" / path.get<std::string>()).string();
+  }
   return read_fields(request_fields(), json);
 }
 
