@@ -2,9 +2,11 @@
 #include <cmath>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "fuzz/check.h"
 #include "plan/hardware/trace_analysis.h"
+#include "plan/schedule.h"
 #include "plan/simulation.h"
 #include "plan/trace.h"
 #include "plan/views.h"
@@ -30,7 +32,7 @@ plan::Machine small_machine() {
 }
 
 void analyze(const plan::Trace& trace, const plan::RankTrace& rank) {
-  const plan::Link link{.kind = "link", .bandwidth = 1e10, .latency = 1e-6};
+  const plan::Link link{.kind = "link", .bandwidth = 1e10, .latency = 1e-6, .measured = {}};
   plan::OperationCosts costs(small_machine());
   const plan::TraceAnalysis analysis = plan::analyze_trace(trace, rank, trace.steps, costs, link);
   double total = 0;
@@ -40,9 +42,12 @@ void analyze(const plan::Trace& trace, const plan::RankTrace& rank) {
 
 void simulate(const plan::Trace& trace) {
   accepts([&] {
-    plan::Costs costs{.seconds = {}, .bandwidth = 1e9, .latency = 1e-6};
-    for (const plan::RankTrace& rank : trace.ranks) costs.seconds.emplace_back(rank.events.size(), 1e-6);
-    for (const plan::RankTimeline& rank : plan::simulate(trace, /*repetitions=*/2, costs, "file").ranks)
+    plan::Costs costs;
+    costs.links = {{.kind = "link", .bandwidth = 1e9, .latency = 1e-6, .measured = {}}};
+    std::vector<std::vector<double>> seconds;
+    for (const plan::RankTrace& rank : trace.ranks) seconds.emplace_back(rank.events.size(), 1e-6);
+    const plan::Schedule schedule = plan::make_schedule(trace, seconds, {}, "file");
+    for (const plan::RankTimeline& rank : plan::simulate(schedule, /*repetitions=*/2, costs, "file").ranks)
       require(std::isfinite(rank.end) && rank.end >= 0, "a timeline ends");
   });
 }

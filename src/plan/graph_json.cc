@@ -34,13 +34,14 @@ Json json_of(const std::vector<weights::Slice>& slices) {
 }
 
 // An attribute or an argument. A value among the arguments of a call is its place among what the node reads,
-// of which `next` is the first that no argument before it is.
+// of which `next` is the first that no argument before it is: calls read their arguments in order, but a file
+// may say otherwise.
 Json json_of(const GraphAttribute& attribute, const GraphNode& node, size_t& next) {
   const auto place = [&](ValueId value) {
-    const size_t found = next++;
-    TESSERA_CHECK(found < node.reads.size() && node.reads[found] == value, "{} reads its arguments in order",
-                  node.name);
-    return found;
+    if (next < node.reads.size() && node.reads[next] == value) return next++;
+    const auto found = std::find(node.reads.begin(), node.reads.end(), value);
+    TESSERA_CHECK(found != node.reads.end(), "{} is given what it does not read", node.name);
+    return static_cast<size_t>(found - node.reads.begin());
   };
   return std::visit(
       [&](const auto& value) -> Json {

@@ -28,6 +28,7 @@ OrderedJson shape_json(const TensorShape& own, const TensorShape& type) {
 std::vector<std::array<int64_t, 2>> slice_of(const std::vector<int64_t>& whole,
                                              const std::vector<weights::Slice>& slices) {
   std::vector<std::array<int64_t, 2>> ranges;
+  ranges.reserve(whole.size());
   for (const int64_t size : whole) ranges.push_back({0, size});
   for (const weights::Slice& slice : slices)
     ranges[static_cast<size_t>(slice.dim)] = {slice.begin, slice.begin + slice.length};
@@ -232,12 +233,6 @@ std::vector<const GraphNode*> Lowering::by_rank() const {
   std::vector<const GraphNode*> nodes;
   for (const Graph& each : ranks_) nodes.push_back(&each.nodes[node_]);
   return nodes;
-}
-
-bool is_program_description(const Json& json) {
-  if (!json.is_object()) return false;
-  const auto has = [&](const char* key) { return json.contains(key); };
-  return has("part") && has("partitions") && has("arguments") && has("results");
 }
 
 Program stablehlo_program(std::span<const Graph> world, size_t rank, const ProgramInfo& info,
