@@ -29,7 +29,7 @@ constexpr std::array<int64_t, 6> kBytes = {1 << 10, 16 << 10, 128 << 10, 1 << 20
 constexpr size_t kBytesOfOverlap = 4;  // the index of the size with which overlap is measured
 // More where a message takes as long as a look at the other rank does.
 constexpr int64_t kFewBytes = 256 << 10, kRepetitionsOfFew = 40, kRepetitions = 12;
-constexpr int64_t kRoundsOfSharing = 5;
+constexpr int64_t kRoundsOfSharing = 7;
 constexpr auto kTimeout = std::chrono::minutes(2);
 
 // Numbers that forks write and this process reads.
@@ -145,27 +145,28 @@ class MeasuringRank {
     if (worker_.statuses.must_end()) throw engine::Cancelled();
   }
 
-  // The first rank works alone and with all others in turns: the speed of cores changes from one moment to
-  // the next for reasons outside of this host, too.
+  // Each rank works alone, and then all at once, in turns: the speed of cores changes from one moment to the
+  // next for reasons outside of this host, too. What ranks do together takes as long as the slowest of them.
   void measure_sharing(const comm::Group& group, double seconds) {
     const std::vector<Probe> probes = make_probes(at::kFloat, cache_bytes_);
+    const double budget = seconds / static_cast<double>(kRoundsOfSharing * (group.size + 1));
     for (size_t i = 0; i < kAllWorkKinds.size(); ++i) {
       const auto run = probes[i].prepare(at::kCPU);
-      const auto time = [&] {
-        return typical(times_of(run, seconds / (2 * kRoundsOfSharing), clock_for(threads_)), threads_);
-      };
+      const auto time = [&] { return typical(times_of(run, budget, clock_for(threads_)), threads_); };
       std::vector<double> shares;
       for (int64_t round = 0; round < kRoundsOfSharing; ++round) {
-        require_going_on();
-        const double alone = group.rank == 0 ? time() : 0;
-        comm::barrier(group);
-        shares.push_back(alone / time());
-        comm::barrier(group);
+        double alone = 0;
+        for (int64_t rank = 0; rank < group.size; ++rank) {
+          require_going_on();
+          if (rank == group.rank) alone = time();
+          comm::barrier(group);
+        }
+        const at::Tensor own = at::tensor({alone, time()}, at::kDouble).unsqueeze(0);
+        const at::Tensor all = comm::all_gather(own, 0, group.parts(group.size), group);
+        shares.push_back((all.select(1, 0).mean() / all.select(1, 1).max()).item<double>());
       }
       std::sort(shares.begin(), shares.end());
-      at::Tensor median = at::full({1}, shares[shares.size() / 2], at::kDouble);
-      comm::broadcast(median, 0, group);
-      add(median.item<double>());
+      add(shares[shares.size() / 2]);
     }
   }
 
