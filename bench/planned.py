@@ -210,16 +210,14 @@ def main():
     parser.add_argument("--others", type=float, default=0.1, help="cores that other programs may have during a run")
     parser.add_argument("--patience", type=int, default=30, help="seconds to wait for them before a run")
     parser.add_argument("--tries", type=int, default=3, help="at most so many runs until one is not disturbed")
-    parser.add_argument("--machine", type=pathlib.Path, help="machine file (default: that of calibrations, build/planned-machine.json)")
+    parser.add_argument("--machine", type=pathlib.Path, help="machine file (default: that of the calibration, build/planned-MODEL-SIZE.json)")
     parser.add_argument("--text-layers", type=int, default=2)
     parser.add_argument("--models-folder", type=pathlib.Path, default=models.MODELS)
     parser.add_argument("--markdown", action="store_true", help="also print the rows as Markdown")
     parser.add_argument("--measured", type=pathlib.Path, help="take what was measured from the JSON of a run before, and only plan again")
     parser.add_argument("-o", "--output", type=pathlib.Path, help="also write all figures as JSON")
     args = parser.parse_args()
-    calibrates = args.machine is None and args.measured is None
-    if args.machine is None:
-        args.machine = ROOT / "build" / "planned-machine.json"
+    given = args.machine
     before = json.loads(args.measured.read_text()) if args.measured else []
     args.before = {(row["model"], row["size"], row["layout"]): row["measured"] for row in before}
     rows = []
@@ -230,7 +228,8 @@ def main():
         empty = [memory_of(generate([*smallest, *flags], report)) for flags in ([], ["--use-cfg-parallel"])]
         for family in args.models:
             for size in args.sizes or SIZES[family]:
-                if calibrates:
+                args.machine = given or ROOT / "build" / f"planned-{family}-{size}.json"
+                if given is None and args.measured is None:
                     args.machine.unlink(missing_ok=True)
                     subprocess.run([str(TESSERA), "calibrate", "-o", str(args.machine)], check=True)
                 rows += rows_of(args, family, size, report, empty)

@@ -54,13 +54,13 @@ std::string text_of(const JsonConfig& config, const std::string& key) {
 }
 
 std::map<std::string, double> rates_of(const JsonConfig& config, const std::string& key,
-                                       const std::string& unit) {
+                                       const std::string& unit, double scale) {
   if (!config.has(key)) config.fail(key, "an object with a rate for each dtype");
   const JsonConfig object = config.object(key);
   refuse_unknown_keys(object, dtypes(), "dtype");
   std::map<std::string, double> result;
   for (const auto& [dtype, value] : object.values().items())
-    result[dtype] = rate(object, dtype, unit) * kTera;
+    result[dtype] = rate(object, dtype, unit) * scale;
   if (result.empty()) config.fail(key, "an object with a rate for each dtype");
   return result;
 }
@@ -109,12 +109,29 @@ Machine read_machine(const JsonConfig& config) {
     input_error(config.where(),
                 "is no machine file: it has no 'tiles' and no rates of them; give the name of a machine that "
                 "ships, or what tessera calibrate wrote");
-  refuse_unknown_keys(
-      config,
-      {"name", "source", "tiles", "grid", "sram_kib_per_tile", "noc_gb_per_s_per_tile", "hop_latency_us",
-       "dram_gb_per_s", "dram_latency_us", "gemm_tflops_per_tile", "vector_tops_per_tile", "links",
-       "efficiency", "launch_us", "memory_gib", "sharing", "speeds", "calibration", "device"},
-      "key of a machine");
+  refuse_unknown_keys(config,
+                      {"name",
+                       "source",
+                       "tiles",
+                       "grid",
+                       "sram_kib_per_tile",
+                       "noc_gb_per_s_per_tile",
+                       "hop_latency_us",
+                       "dram_gb_per_s",
+                       "dram_latency_us",
+                       "gemm_tflops_per_tile",
+                       "vector_tops_per_tile",
+                       "links",
+                       "efficiency",
+                       "launch_us",
+                       "memory_gib",
+                       "load_gb_per_s",
+                       "first_use_gb_per_s",
+                       "sharing",
+                       "speeds",
+                       "calibration",
+                       "device"},
+                      "key of a machine");
   Machine machine;
   machine.where = config.where();
   machine.name = text_of(config, "name");
@@ -135,8 +152,8 @@ Machine read_machine(const JsonConfig& config) {
   machine.hop_latency = positive_number(config, "hop_latency_us", "microseconds") * kMicro;
   machine.dram_bandwidth = rate(config, "dram_gb_per_s", "GB/s") * kGiga;
   machine.dram_latency = positive_number(config, "dram_latency_us", "microseconds") * kMicro;
-  machine.gemm_rates = rates_of(config, "gemm_tflops_per_tile", "TFLOP/s");
-  machine.vector_rates = rates_of(config, "vector_tops_per_tile", "10^12 operations/s");
+  machine.gemm_rates = rates_of(config, "gemm_tflops_per_tile", "TFLOP/s", kTera);
+  machine.vector_rates = rates_of(config, "vector_tops_per_tile", "10^12 operations/s", kTera);
   for (const std::string& dtype : dtypes()) {
     if (machine.gemm_rates.contains(dtype) != machine.vector_rates.contains(dtype))
       config.fail(machine.gemm_rates.contains(dtype) ? "vector_tops_per_tile" : "gemm_tflops_per_tile",
@@ -146,6 +163,9 @@ Machine read_machine(const JsonConfig& config) {
   machine.efficiency = Efficiency::read(config.object("efficiency"));
   machine.launch = config.number_within("launch_us", 0, kMostMicroseconds, 0) * kMicro;
   if (config.has("memory_gib")) machine.memory_bytes = positive_number(config, "memory_gib", "GiB") * kGibi;
+  if (config.has("load_gb_per_s")) machine.load_rates = rates_of(config, "load_gb_per_s", "GB/s", kGiga);
+  if (config.has("first_use_gb_per_s"))
+    machine.first_use_rate = rate(config, "first_use_gb_per_s", "GB/s") * kGiga;
   machine.sharing = sharing_of(config);
   machine.speeds = shares_of(config, "speeds", kMostSpeed);
   machine.text = config.values();

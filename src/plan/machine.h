@@ -36,6 +36,10 @@ struct Machine {
   Efficiency efficiency;
   double launch = 0;                   // s for which the host is busy with an operation of the model
   std::optional<double> memory_bytes;  // of a device
+  // Bytes/s of weights that are read while encoding, by the dtype of their layers, and of memory that the
+  // process has not had before. What has none takes no time.
+  std::map<std::string, double> load_rates;
+  std::optional<double> first_use_rate;
   // The share of its speed that a device has while so many devices of the host compute: [0] for one. The last
   // holds for more. A kind without shares is not disturbed.
   std::map<WorkKind, std::vector<double>> sharing;

@@ -123,9 +123,11 @@ struct LibtorchCall : at::ObserverContext {
                          .inputs = {},
                          .flops = flops_of(name, out),
                          .bytes = static_cast<int64_t>(out.nbytes())};
-    for (const at::Tensor& input : inputs) {
-      event.inputs.push_back(shape_of(input));
-      event.bytes += static_cast<int64_t>(input.nbytes());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      event.inputs.push_back(shape_of(inputs[i]));
+      // What picks rows of a table does not read the rest of it.
+      const bool is_table = i == 0 && name == "aten::index_select";
+      event.bytes += static_cast<int64_t>(is_table ? out.nbytes() : inputs[i].nbytes());
     }
     current_recorder->add(std::move(event), made.start, made.origin);
   }

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "core/error.h"
+#include "engine/request.h"
 
 namespace tessera::plan {
 namespace {
@@ -15,6 +17,57 @@ double real(int64_t value) {
 
 RankTime times(const RankTime& time, double factor) {
   return {time.computing * factor, time.waiting * factor, time.hidden * factor};
+}
+
+// Bytes of the weights that an event is the first to use, of a text encoder whose blocks are read at use:
+// they are none of the weights that the phase holds from its begin.
+std::vector<int64_t> bytes_read(const RankTrace& rank) {
+  std::vector<int64_t> bytes(rank.events.size());
+  std::set<std::string> seen;
+  int64_t all = 0;
+  for (size_t event = 0; event < bytes.size(); ++event) {
+    const auto* const layer = std::get_if<OperationEvent>(&rank.events[event].what);
+    if (rank.events[event].phase != Phase::kEncode || layer == nullptr || layer->name != "linear") continue;
+    if (layer->inputs.size() < 2 || !seen.insert(layer->role).second) continue;
+    bytes[event] = layer->inputs[1].bytes();
+    all += bytes[event];
+  }
+  const bool stay = rank.weights_bytes.at(static_cast<size_t>(Phase::kEncode)) >= all;
+  return stay ? std::vector<int64_t>(bytes.size()) : bytes;
+}
+
+// Bytes that the process has for the first time at the begin of a phase, for the whole of it.
+std::vector<int64_t> bytes_first_used(const RankTrace& rank) {
+  std::vector<int64_t> bytes(rank.events.size());
+  int64_t most = 0;
+  for (size_t event = 0; event < bytes.size(); ++event) {
+    const Phase phase = rank.events[event].phase;
+    if (event > 0 && phase == rank.events[event - 1].phase) continue;
+    const int64_t peak = rank.peak_bytes(phase) - rank.weights_bytes.at(static_cast<size_t>(phase));
+    bytes[event] = std::max<int64_t>(peak - most, 0);
+    most = std::max(most, peak);
+  }
+  return bytes;
+}
+
+// The seconds of a rank beside those of its operations, by event.
+std::vector<double> memory_seconds(const RankTrace& rank, const Machine& machine) {
+  std::vector<double> seconds(rank.events.size());
+  if (!machine.load_rates.empty()) {
+    const std::vector<int64_t> read = bytes_read(rank);
+    for (size_t event = 0; event < seconds.size(); ++event) {
+      if (read[event] == 0) continue;
+      const auto& layer = std::get<OperationEvent>(rank.events[event].what);
+      const auto found = machine.load_rates.find(engine::dtype_name(layer.inputs[1].dtype));
+      if (found != machine.load_rates.end()) seconds[event] += real(read[event]) / found->second;
+    }
+  }
+  if (machine.first_use_rate) {
+    const std::vector<int64_t> first = bytes_first_used(rank);
+    for (size_t event = 0; event < seconds.size(); ++event)
+      seconds[event] += real(first[event]) / *machine.first_use_rate;
+  }
+  return seconds;
 }
 
 }  // namespace
@@ -43,7 +96,7 @@ Schedule schedule_of(const Trace& trace, OperationCosts& costs, const std::strin
   std::vector<std::vector<double>> seconds;
   std::vector<std::vector<WorkKind>> kinds;
   for (const RankTrace& rank : trace.ranks) {
-    std::vector<double>& of_rank = seconds.emplace_back(rank.events.size());
+    std::vector<double>& of_rank = seconds.emplace_back(memory_seconds(rank, costs.machine()));
     std::vector<WorkKind>& kinds_of_rank = kinds.emplace_back(rank.events.size(), WorkKind::kVector);
     for (size_t event = 0; event < of_rank.size(); ++event) {
       const auto operators = costs.operators(rank, event);

@@ -42,6 +42,8 @@ HostFigures toy_host() {
   host.cache_bandwidth = 1e11;
   host.dram_bandwidth = 2e10;
   host.memory_bytes = 8e9;
+  host.load_rates = {{"fp32", 1.5e9}};
+  host.first_use_rate = 1e9;
   host.ranks = 2;
   host.of_ranks.sharing = {{WorkKind::kGemm, {1, 0.9}}, {WorkKind::kVector, {1, 0.5}}};
   host.of_ranks.link = {
@@ -95,6 +97,8 @@ TEST(Calibration, FileHasWhatRanksMeasured) {
   EXPECT_DOUBLE_EQ(machine.shared_speed(WorkKind::kVector, 5), 0.5);
   EXPECT_DOUBLE_EQ(machine.shared_speed(WorkKind::kAttention, 2), 1);
   EXPECT_NEAR(*machine.memory_bytes, 4e9, 4e6);  // a device of two
+  EXPECT_EQ(machine.load_rates, (std::map<std::string, double>{{"fp32", 1.5e9}}));
+  EXPECT_DOUBLE_EQ(*machine.first_use_rate, 1e9);
   ASSERT_EQ(machine.links.size(), 1);
   EXPECT_DOUBLE_EQ(machine.links[0].overlap, 0.25);
   EXPECT_NEAR(transfer_time(machine.links[0], {.name = "all_to_all", .ranks = 2, .sent = 1024}).busy, 3e-6,

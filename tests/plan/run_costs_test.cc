@@ -12,6 +12,7 @@
 #include "plan/recorder.h"
 #include "plan/trace_model.h"
 #include "plan/views.h"
+#include "tests/plan/machines.h"
 #include "tests/support/degrees.h"
 #include "tests/support/golden.h"
 #include "tests/support/rank_threads.h"
@@ -285,6 +286,63 @@ TEST(RunCosts, ImbalanceIsTheTimeOfTheBusiestOverTheMean) {
     EXPECT_DOUBLE_EQ(costs_of({unit, unit}).imbalance(), 1);
   }
   EXPECT_EQ(costs_of({0, 0}).imbalance(), 1);  // nobody computes
+}
+
+Event layer_of(Phase phase, const std::string& role, int64_t peak) {
+  const auto shape = [](std::vector<int64_t> sizes) { return TensorShape{std::move(sizes), at::kBFloat16}; };
+  OperationEvent layer{.name = "linear",
+                       .role = role,
+                       .output = shape({1, 4, 512}),
+                       .inputs = {shape({1, 4, 256}), shape({512, 256})},
+                       .flops = 2 * 4 * 512 * 256,
+                       .bytes = 2 * (4 * 512 + 4 * 256 + 512 * 256)};
+  return {.phase = phase, .what = std::move(layer), .live_bytes = peak, .peak_bytes = peak};
+}
+
+// Two blocks for two prompts, then the decoder, which needs more memory than encoding did.
+Trace encoded_and_decoded() {
+  Trace trace;
+  RankTrace& rank = trace.ranks.emplace_back();
+  for (const char* const role : {"block.0", "block.0", "block.1", "block.1"})
+    rank.events.push_back(layer_of(Phase::kEncode, role, 300'000));
+  rank.events.push_back(layer_of(Phase::kDecode, "decoder", 500'000));
+  return trace;
+}
+
+// How much longer than on a machine that does not tell each event of the rank takes.
+std::vector<double> longer(const Trace& trace, Machine machine) {
+  const auto tasks = [&](const Machine& on) {
+    OperationCosts costs(on);
+    return schedule_of(trace, costs, "trace").ranks[0].tasks;
+  };
+  std::vector<double> seconds;
+  for (const Task& task : tasks(machine)) seconds.push_back(task.seconds);
+  machine.load_rates.clear();
+  machine.first_use_rate.reset();
+  const std::vector<Task> before = tasks(machine);
+  for (size_t i = 0; i < before.size(); ++i) seconds[i] -= before[i].seconds;
+  return seconds;
+}
+
+TEST(RunCosts, WeightsOfTextEncodersAreReadOnce) {
+  Trace trace = encoded_and_decoded();
+  Machine machine = tx8();
+  machine.load_rates = {{"bf16", 1e6}};
+  const double read = 2 * 512 * 256 / 1e6;
+  const std::vector<double> expected = {read, 0, read, 0, 0};
+  const std::vector<double> found = longer(trace, machine);
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-9) << i;
+  // Those that the encoder holds from its begin were loaded before.
+  trace.ranks[0].weights_bytes = {2 * 2 * 512 * 256, 0, 0};
+  for (const double seconds : longer(trace, machine)) EXPECT_EQ(seconds, 0);
+}
+
+TEST(RunCosts, MemoryIsTakenOnce) {
+  Machine machine = tx8();
+  machine.first_use_rate = 1e6;
+  const std::vector<double> expected = {0.3, 0, 0, 0, 0.2};
+  const std::vector<double> found = longer(encoded_and_decoded(), machine);
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-9) << i;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "plan/recorder.h"
 #include "plan/run_costs.h"
 #include "plan/trace_model.h"
 #include "plan/views.h"
@@ -234,6 +235,21 @@ TEST(TraceAnalysis, ANormOfHeadsIsTold) {
   };
   EXPECT_TRUE(is_by_head(72));
   EXPECT_FALSE(is_by_head(1152));
+}
+
+// Tokens pick their rows from a table of embeddings, which may be larger than all else.
+TEST(TraceAnalysis, WhatPicksRowsReadsTheseAlone) {
+  const at::Tensor table = at::ones({1000, 64}), rows = at::zeros({4}, at::kLong);
+  comm::World world;
+  RankTrace trace;
+  {
+    Recorder recorder(world, trace);
+    table.index_select(0, rows);
+  }
+  ASSERT_EQ(trace.events.size(), 1U);
+  const auto& picked = std::get<OperationEvent>(trace.events[0].what);
+  EXPECT_EQ(picked.bytes, 2 * 4 * 64 * 4 + 4 * 8);
+  EXPECT_EQ(demand_of(works_of(picked, 4).at(0)).elements, 2 * 4 * 64 + 4 * 2);
 }
 
 TEST(TraceAnalysis, RunsInTheNearestDtype) {

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/InferenceMode.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
@@ -9,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <new>
 
 #include "core/cpu.h"
 #include "core/error.h"
@@ -65,9 +67,9 @@ Rates rates_of(const HostFigures& host, const std::vector<TimedWork>& timed) {
   return rates;
 }
 
-OrderedJson rates_json(const std::map<std::string, double>& rates) {
+OrderedJson rates_json(const std::map<std::string, double>& rates, double scale = kTera) {
   OrderedJson json = OrderedJson::object();
-  for (const auto& [dtype, rate] : rates) json[dtype] = rounded(rate / kTera);
+  for (const auto& [dtype, rate] : rates) json[dtype] = rounded(rate / scale);
   return json;
 }
 
@@ -150,6 +152,24 @@ double copy_bandwidth(int64_t bytes, double seconds, int64_t threads) {
   const at::Tensor from = at::full({bytes / 4}, 0.5), to = at::empty_like(from);
   const std::vector<double> times = times_of([&] { to.copy_(from); }, seconds, clock_for(threads));
   return 2 * static_cast<double>(bytes) / typical(times, threads);
+}
+
+// Bytes of memory that the process has not had before, of which it touches every page in a second.
+double first_use_bandwidth(int64_t threads) {
+  constexpr size_t kBytes = 256 << 20, kPage = 4096;
+  const auto use = [] {
+    void* const memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    for (size_t at = 0; at < kBytes; at += kPage) static_cast<volatile char*>(memory)[at] = 1;
+    ::munmap(memory, kBytes);
+  };
+  return static_cast<double>(kBytes) / typical(times_of(use, kMostForProbe, clock_for(threads)), threads);
+}
+
+double load_bandwidth(at::ScalarType dtype, int64_t threads) {
+  const LoadingProbe probe = loading_probe(dtype);
+  const std::vector<double> times = times_of(probe.run, kMostForProbe, clock_for(threads));
+  return static_cast<double>(probe.bytes) / typical(times, threads);
 }
 
 // What was timed of a probe.
@@ -258,6 +278,8 @@ OrderedJson machine_json(const HostFigures& host, const std::vector<TimedWork>& 
   json["efficiency"] = efficiency_json(read_machine(JsonConfig(json, "calibration")), timed);
   if (host.memory_bytes > 0)
     json["memory_gib"] = rounded(host.memory_bytes / kGibi / static_cast<double>(host.ranks));
+  if (!host.load_rates.empty()) json["load_gb_per_s"] = rates_json(host.load_rates, kGiga);
+  if (host.first_use_rate > 0) json["first_use_gb_per_s"] = rounded(host.first_use_rate / kGiga);
   if (!host.of_ranks.sharing.empty()) json["sharing"] = sharing_json(host.of_ranks.sharing);
   json["calibration"] = {{"version", TESSERA_VERSION},
                          {"threads", host.threads},
@@ -287,6 +309,11 @@ OrderedJson calibrate(const CalibrationOptions& options, const Say& say) {
   set_threads(static_cast<int>(options.threads));
   host.cache_bandwidth = copy_bandwidth(tile / 4, kLeastForProbe, options.threads);
   host.dram_bandwidth = copy_bandwidth(4 * cache, kMostForProbe, options.threads);
+  for (const at::ScalarType dtype : options.dtypes) {
+    if (dtype == at::kBFloat16) continue;  // layers of text encoders are views of the file
+    host.load_rates[dtype_text(dtype)] = load_bandwidth(dtype, options.threads);
+  }
+  host.first_use_rate = first_use_bandwidth(options.threads);
   const std::vector<TimedProbe> timed = time_operations(options, cache, begin + options.seconds, say);
   return machine_json(host, at_usual_pace(timed, host.dram_bandwidth, options.threads));
 }

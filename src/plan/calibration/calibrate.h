@@ -5,6 +5,7 @@
 #include <ATen/core/ScalarType.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,9 @@ struct HostFigures {
   double tile_bytes = 0;                           // of the cache that a core has for itself
   double cache_bandwidth = 0, dram_bandwidth = 0;  // bytes/s, read and written
   double memory_bytes = 0;                         // of the host
-  int64_t ranks = 1;                               // that share it
+  std::map<std::string, double> load_rates = {};   // see Machine
+  double first_use_rate = 0;
+  int64_t ranks = 1;  // that share it
   RankFigures of_ranks;
 };
 
@@ -37,7 +40,7 @@ struct HostFigures {
 OrderedJson machine_json(const HostFigures& host, const std::vector<TimedWork>& timed);
 
 // Of what is measured and how. A file of another version does not stand for this host.
-inline constexpr int kCalibrationVersion = 1;
+inline constexpr int kCalibrationVersion = 2;
 
 // As the kernel names it.
 std::string processor_name();

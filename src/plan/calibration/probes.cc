@@ -45,6 +45,21 @@ class FilledSource final : public weights::Source {
   }
 };
 
+// A file in bf16.
+class StoredSource final : public weights::Source {
+ public:
+  explicit StoredSource(at::Tensor weight) : weight_(std::move(weight)) {}
+  bool has(const std::string& /*key*/) const override { return true; }
+  at::Tensor load(const std::string& /*key*/, at::IntArrayRef /*shape*/, at::ScalarType dtype,
+                  at::ArrayRef<weights::Slice> /*slices*/, at::Device /*device*/) override {
+    return weight_.to(dtype);
+  }
+  at::Tensor stored(const std::string& /*key*/, at::IntArrayRef /*shape*/) override { return weight_; }
+
+ private:
+  at::Tensor weight_;
+};
+
 // What a layer is made from.
 weights::Scope filled(at::ScalarType dtype, at::Device device) {
   static FilledSource source;
@@ -221,7 +236,7 @@ std::deque<Probe> gemm_probes(const Common& of) {
 }
 
 std::deque<Probe> convolution_probes(const Common& of) {
-  std::deque<Probe> probes = {conv_probe(of, 32, {320, 320, 3, 1})};
+  std::deque<Probe> probes = {conv_probe(of, 128, {128, 128, 3, 1})};
   const auto add = [&](const Window& window, std::initializer_list<int64_t> sizes) {
     for (const int64_t size : sizes) {
       const double taps = static_cast<double>(window.kernel * window.kernel);
@@ -307,6 +322,16 @@ std::vector<Probe> make_probes(at::ScalarType dtype, int64_t cache_bytes) {
     }
     if (probes.size() == before) return probes;
   }
+}
+
+LoadingProbe loading_probe(at::ScalarType dtype) {
+  constexpr int64_t kInner = 4096, kColumns = 10240;  // of T5-XXL
+  auto source = std::make_shared<StoredSource>(tensor({kColumns, kInner}, at::kBFloat16, at::kCPU));
+  return {[source, dtype] {
+            const weights::Scope scope(*source, {.dtype = dtype, .device = at::kCPU, .groups = {}});
+            ops::Linear(scope, kInner, kColumns, {.bias = false, .packing = ops::Packing::kAsStored});
+          },
+          kInner * kColumns * static_cast<int64_t>(c10::elementSize(dtype))};
 }
 
 Work work_of(const Probe& probe) {

@@ -26,6 +26,14 @@ struct Probe {
 // typical size, and those after it alternate between kinds, so that any number from the begin is of use.
 std::vector<Probe> make_probes(at::ScalarType dtype, int64_t cache_bytes);
 
+// Makes a layer of a file in bf16, as a text encoder does whose blocks are read at use: it converts the
+// weights, with memory that the process has.
+struct LoadingProbe {
+  std::function<void()> run;
+  int64_t bytes = 0;  // of the layer
+};
+LoadingProbe loading_probe(at::ScalarType dtype);
+
 // What a trace (plan/recorder.h) says of the probe: the work of its only operation. Nothing is computed.
 Work work_of(const Probe& probe);
 

@@ -38,11 +38,9 @@ VectorWork vector_work(const OperationEvent& operation, int64_t element_bytes) {
   const bool reduces = operation.name.ends_with("layer_norm") || operation.name == "rms_norm";
   work.width = reduces || (last >= kLeastWidth && last <= kMostWidth) ? last : kFlatWidth;
   int64_t largest = elements_of(operation.output);
-  if (operation.name == "aten::index_select") {  // picks rows of a table, the rest of which is not read
-    work.rows = divide_up(largest, work.width);
-    return work;
-  }
-  for (const TensorShape& input : operation.inputs) largest = std::max(largest, elements_of(input));
+  const bool picks = operation.name == "aten::index_select";  // reads as much of its table as it writes
+  for (const TensorShape& input : operation.inputs)
+    largest = std::max(largest, picks ? 0 : elements_of(input));
   work.rows = divide_up(largest, work.width);
   const double row_elements = real(work.rows) * real(work.width);
   const double elements = real(divide_up(operation.bytes, element_bytes));
