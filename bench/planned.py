@@ -2,11 +2,12 @@
 """Compares what tessera plan tells of one and of two ranks on this machine with what the runs take: seconds of a steady step, seconds of
 the request (encoding, denoising and decoding; loading is no part of a plan), and the most memory that a rank holds.
 
-The machine is calibrated before each model and size, since shared hosts change their speed within minutes, unless --machine names a
-file. The models have random weights and the widths of PixArt-Sigma-XL, SDXL and Open-Sora 1.2, with few blocks. A measured step is the
-median of those of all rounds, as a calibration takes that of its times, and a part of a request that of its rounds. How long decoding
-takes depends on the number of ranks alone, so the first layout of each number decodes, once. A run during which other programs took more than --others of a core is repeated, and the least disturbed counts. Memory is that of the process less that of a run of
-the smallest model that ships on as many ranks: ranks are forks, which have fewer pages of the libraries.
+The machine is calibrated before each model and size, since shared hosts change their speed within minutes, unless --machine names a file.
+The models have random weights and the widths of PixArt-Sigma-XL, SDXL and Open-Sora 1.2, with few blocks. A measured step is the median
+of those of all rounds, as a calibration takes that of its times, and a part of a request that of its rounds. How long decoding takes
+depends on the number of ranks alone, so the first layout of each number decodes, once. A run during which other programs took more than
+--others of a core is repeated, and the least disturbed counts. Memory is that of the process less that of a run of the smallest model
+that ships on as many ranks: ranks are forks, which have fewer pages of the libraries.
 """
 import argparse
 import json

@@ -96,6 +96,17 @@ std::map<WorkKind, std::vector<double>> sharing_of(const JsonConfig& config) {
   return sharing;
 }
 
+void read_what_no_data_sheet_tells(const JsonConfig& config, Machine& machine) {
+  machine.efficiency = Efficiency::read(config.object("efficiency"));
+  machine.launch = config.number_within("launch_us", 0, kMostMicroseconds, 0) * kMicro;
+  if (config.has("memory_gib")) machine.memory_bytes = positive_number(config, "memory_gib", "GiB") * kGibi;
+  if (config.has("load_gb_per_s")) machine.load_rates = rates_of(config, "load_gb_per_s", "GB/s", kGiga);
+  if (config.has("first_use_gb_per_s"))
+    machine.first_use_rate = rate(config, "first_use_gb_per_s", "GB/s") * kGiga;
+  machine.sharing = sharing_of(config);
+  machine.speeds = shares_of(config, "speeds", kMostSpeed);
+}
+
 }  // namespace
 
 int64_t dtype_bytes(const std::string& dtype) {
@@ -160,14 +171,7 @@ Machine read_machine(const JsonConfig& config) {
                   fmt::format("an object with {}, which the other rate has", dtype));
   }
   machine.links = read_links(config);
-  machine.efficiency = Efficiency::read(config.object("efficiency"));
-  machine.launch = config.number_within("launch_us", 0, kMostMicroseconds, 0) * kMicro;
-  if (config.has("memory_gib")) machine.memory_bytes = positive_number(config, "memory_gib", "GiB") * kGibi;
-  if (config.has("load_gb_per_s")) machine.load_rates = rates_of(config, "load_gb_per_s", "GB/s", kGiga);
-  if (config.has("first_use_gb_per_s"))
-    machine.first_use_rate = rate(config, "first_use_gb_per_s", "GB/s") * kGiga;
-  machine.sharing = sharing_of(config);
-  machine.speeds = shares_of(config, "speeds", kMostSpeed);
+  read_what_no_data_sheet_tells(config, machine);
   machine.text = config.values();
   return machine;
 }
