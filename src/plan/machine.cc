@@ -87,8 +87,8 @@ std::map<WorkKind, std::vector<double>> sharing_of(const JsonConfig& config) {
     return sharing;
   }
   const JsonConfig object = config.object("sharing");
-  std::vector<std::string> kinds;
-  for (const WorkKind kind : kAllWorkKinds) kinds.push_back(work_kind_name(kind));
+  std::vector<std::string> kinds(kAllWorkKinds.size());
+  std::transform(kAllWorkKinds.begin(), kAllWorkKinds.end(), kinds.begin(), work_kind_name);
   refuse_unknown_keys(object, kinds, "kind of work");
   for (const WorkKind kind : kAllWorkKinds) {
     if (object.has(work_kind_name(kind))) sharing[kind] = shares_of(object, work_kind_name(kind), 1);

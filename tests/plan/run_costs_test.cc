@@ -288,14 +288,16 @@ TEST(RunCosts, ImbalanceIsTheTimeOfTheBusiestOverTheMean) {
   EXPECT_EQ(costs_of({0, 0}).imbalance(), 1);  // nobody computes
 }
 
+constexpr int64_t kRows = 4, kInner = 256, kColumns = 512;
+
 Event layer_of(Phase phase, const std::string& role, int64_t peak) {
   const auto shape = [](std::vector<int64_t> sizes) { return TensorShape{std::move(sizes), at::kBFloat16}; };
   OperationEvent layer{.name = "linear",
                        .role = role,
-                       .output = shape({1, 4, 512}),
-                       .inputs = {shape({1, 4, 256}), shape({512, 256})},
-                       .flops = 2 * 4 * 512 * 256,
-                       .bytes = 2 * (4 * 512 + 4 * 256 + 512 * 256)};
+                       .output = shape({1, kRows, kColumns}),
+                       .inputs = {shape({1, kRows, kInner}), shape({kColumns, kInner})},
+                       .flops = 2 * kRows * kInner * kColumns,
+                       .bytes = 2 * (kRows * kColumns + kRows * kInner + kInner * kColumns)};
   return {.phase = phase, .what = std::move(layer), .live_bytes = peak, .peak_bytes = peak};
 }
 
@@ -328,12 +330,12 @@ TEST(RunCosts, WeightsOfTextEncodersAreReadOnce) {
   Trace trace = encoded_and_decoded();
   Machine machine = tx8();
   machine.load_rates = {{"bf16", 1e6}};
-  const double read = 2 * 512 * 256 / 1e6;
+  const double read = as_double(2 * kInner * kColumns) / 1e6;
   const std::vector<double> expected = {read, 0, read, 0, 0};
   const std::vector<double> found = longer(trace, machine);
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-9) << i;
   // Those that the encoder holds from its begin were loaded before.
-  trace.ranks[0].weights_bytes = {2 * 2 * 512 * 256, 0, 0};
+  trace.ranks[0].weights_bytes = {2 * 2 * kInner * kColumns, 0, 0};
   for (const double seconds : longer(trace, machine)) EXPECT_EQ(seconds, 0);
 }
 

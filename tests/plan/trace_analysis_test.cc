@@ -224,13 +224,14 @@ TEST(TraceAnalysis, AVectorOperatorHasTheRowsOfItsTensors) {
 
 // The weights of a norm of heads are those of one head.
 TEST(TraceAnalysis, ANormOfHeadsIsTold) {
+  constexpr int64_t kElements = 2 * 64 * 1152;
   const auto is_by_head = [](int64_t weights) {
     const OperationEvent norm{.name = "rms_norm",
                               .role = {},
                               .output = shape({2, 64, 1152}),
                               .inputs = {shape({2, 64, 1152}), shape({weights})},
-                              .flops = 4 * 2 * 64 * 1152,
-                              .bytes = 4 * 2 * 64 * 1152 + 2 * weights};
+                              .flops = 4 * kElements,
+                              .bytes = 4 * kElements + 2 * weights};
     return std::get<VectorWork>(works_of(norm, 2).at(0)).is_by_head;
   };
   EXPECT_TRUE(is_by_head(72));
