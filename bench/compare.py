@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Alternates Tessera and diffusers on one machine in one run and prints the ratios of their times, medians over rounds.
 
-The models have random weights and the real shapes of PixArt-Sigma-XL or SDXL and of the SDXL VAE; images have 512 x 512 pixels
-by default. A ratio below 1 means that Tessera needs less. Absolute times are only for orientation: machines differ and are
-shared.
+The models have random weights and the real shapes of PixArt-Sigma-XL or SDXL and of the SDXL VAE, or of Z-Image or FLUX.2 klein;
+images have 512 x 512 pixels by default. A ratio below 1 means that Tessera needs less. Absolute times are only for orientation:
+machines differ and are shared.
 """
 import argparse
 import importlib.util
+import json
 import os
 import pathlib
 import statistics
@@ -20,7 +21,14 @@ import models
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORKER = ROOT / "build" / "bench" / "tessera_bench"
-PROMPT_TOKENS = {"denoiser": 25, "denoiser-300": 300}  # of PixArt's positive prompt; the negative one is empty
+# What is compared of each family.
+PARTS = {"pixart": ["denoiser", "denoiser-300", "decoder", "command"], "sdxl": ["denoiser", "decoder", "command"],
+         "z-image": ["denoiser", "denoiser-unguided", "decoder", "command"],
+         "flux2-klein": ["denoiser-unguided", "denoiser", "decoder", "command"]}
+# Tokens of the positive prompt and of the negative one, as in bench/worker.cc.
+TOKENS = {"denoiser": (25, 1), "denoiser-300": (300, 1)}
+Z_IMAGE_TOKENS = (25, 8)  # with the chat template
+KLEIN_TOKENS = 512  # with padding, as its pipeline has it
 
 
 # The settings of the libraries for each TESSERA_MAX_ISA (core/cpu.cc), for diffusers, which ignores that variable.
@@ -32,6 +40,10 @@ def cap_instruction_sets(isa):
     """Limits this process and those that it starts."""
     names = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
     os.environ.update(zip(names, CAPS[isa]), TESSERA_MAX_ISA=isa)
+
+
+class Ended(SystemExit):
+    """A peer ended before its time, and has said why."""
 
 
 class Peer:
@@ -48,7 +60,7 @@ class Peer:
         while not self.is_ready:
             line = self.process.stdout.readline()
             if not line:
-                sys.exit(f"compare: {self.command[0]} ended before it was ready")
+                raise Ended(f"compare: {self.command[0]} ended before it was ready")
             self.is_ready = line.strip() == "ready"
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -56,7 +68,7 @@ class Peer:
     def answer(self):
         answer = self.process.stdout.readline().split()
         if len(answer) != 2:
-            sys.exit("compare: a peer ended early")
+            raise Ended("compare: a peer ended early")
         return float(answer[0]), int(answer[1])
 
     def __call__(self):
@@ -85,23 +97,74 @@ def denoiser_step(model, names):
     return Step()
 
 
-def denoiser(folder, part, dtype, height, width):
-    """Returns a step of two samples and its inputs, padded as in diffusers' pipelines."""
+def z_image_step(model):
     import torch
-    from diffusers import PixArtTransformer2DModel, UNet2DConditionModel
+
+    class Step(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, latents, timestep, *texts):
+            return torch.stack(self.model(list(latents.unsqueeze(2).unbind(0)), timestep, list(texts), return_dict=False)[0])
+
+    return Step()
+
+
+def klein_step(model):
+    import torch
+
+    class Step(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, latents, timestep, picture_ids, text_ids, *texts):
+            # As the pipeline does, which takes one branch of guidance after the other.
+            return torch.cat([self.model(latents, text, timestep, picture_ids, text_ids, return_dict=False)[0] for text in texts])
+
+    return Step()
+
+
+def denoiser(folder, part, dtype, height, width):
+    """Returns a step and its inputs, those of diffusers' pipelines, with as many samples as the part has."""
+    import diffusers
+    import torch
+
+    def randn(*sizes):
+        return torch.randn(*sizes, dtype=dtype)
+
+    name = "unet" if os.path.exists(f"{folder}/unet") else "transformer"
+    config = json.loads(pathlib.Path(folder, name, "config.json").read_text())
+    model = getattr(diffusers, config["_class_name"]).from_pretrained(f"{folder}/{name}", torch_dtype=dtype).eval()
+    samples = 1 if part == "denoiser-unguided" else 2
+    if config["_class_name"] == "ZImageTransformer2DModel":
+        texts = [randn(length, config["cap_feat_dim"]) for length in Z_IMAGE_TOKENS[:samples]]
+        return z_image_step(model), (randn(samples, config["in_channels"], height, width), torch.full((samples,), 0.5), *texts)
+    if config["_class_name"] == "Flux2Transformer2DModel":
+        rows, columns = torch.meshgrid(torch.arange(height // 2), torch.arange(width // 2), indexing="ij")
+        picture_ids = torch.nn.functional.pad(torch.stack([rows.flatten(), columns.flatten()], 1), (1, 1))
+        text_ids = torch.nn.functional.pad(torch.arange(KLEIN_TOKENS).unsqueeze(1), (3, 0))
+        return klein_step(model), (randn(1, len(picture_ids), config["in_channels"]), torch.tensor([0.5]), picture_ids, text_ids,
+                                   *(randn(1, KLEIN_TOKENS, config["joint_attention_dim"]) for _ in range(samples)))
     inputs = {"timestep": torch.tensor([500, 500])}
-    if os.path.exists(f"{folder}/unet"):
-        model = UNet2DConditionModel.from_pretrained(f"{folder}/unet", torch_dtype=dtype)
-        inputs.update(sample=torch.randn(2, 4, height, width, dtype=dtype), encoder_hidden_states=torch.randn(2, 77, 2048, dtype=dtype),
-                      text_embeds=torch.randn(2, 1280, dtype=dtype),
+    if name == "unet":
+        inputs.update(sample=randn(2, 4, height, width), encoder_hidden_states=randn(2, 77, 2048), text_embeds=randn(2, 1280),
                       time_ids=torch.tensor([[height * 8, width * 8, 0, 0, height * 8, width * 8]] * 2, dtype=dtype))
     else:
-        model = PixArtTransformer2DModel.from_pretrained(f"{folder}/transformer", torch_dtype=dtype)
+        positive, negative = TOKENS[part]
         mask = torch.zeros(2, 300)
-        mask[0, :1] = mask[1, :PROMPT_TOKENS[part]] = 1
-        inputs.update(hidden_states=torch.randn(2, 4, height, width, dtype=dtype),
-                      encoder_hidden_states=torch.randn(2, 300, 4096, dtype=dtype), encoder_attention_mask=mask)
-    return denoiser_step(model.eval(), list(inputs)), tuple(inputs.values())
+        mask[0, :negative] = mask[1, :positive] = 1
+        inputs.update(hidden_states=randn(2, 4, height, width), encoder_hidden_states=randn(2, 300, 4096), encoder_attention_mask=mask)
+    return denoiser_step(model, list(inputs)), tuple(inputs.values())
+
+
+def decoder(folder, dtype):
+    import diffusers
+    config = json.loads(pathlib.Path(folder, "vae", "config.json").read_text())
+    model = getattr(diffusers, config["_class_name"]).from_pretrained(f"{folder}/vae", torch_dtype=dtype).eval()
+    del model.encoder
+    return model
 
 
 def openvino_work(step, inputs, dtype, threads):
@@ -119,7 +182,6 @@ def diffusers_worker(arguments):
     """The reference side of a pair, which runs in a separate process."""
     part, folder, dtype, threads, height, width, mode = arguments
     import torch
-    from diffusers import AutoencoderKL
     warnings.simplefilter("ignore")  # tracing warns about constants
     torch.set_num_threads(int(threads))
     cap = os.environ.get("TESSERA_MAX_ISA")
@@ -127,7 +189,7 @@ def diffusers_worker(arguments):
         sys.exit(f"compare: diffusers does not run under the cap {cap}")
     dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
     height, width = int(height) // 8, int(width) // 8
-    if part in PROMPT_TOKENS:
+    if part != "decoder":
         step, inputs = denoiser(folder, part, dtype, height, width)
         if mode == "openvino":
             work = openvino_work(step.float(), [i.float() if i.is_floating_point() else i for i in inputs], dtype, threads)
@@ -137,11 +199,10 @@ def diffusers_worker(arguments):
             def work():
                 call(*inputs)
     else:
-        model = AutoencoderKL.from_pretrained(f"{folder}/vae", torch_dtype=dtype).eval()
-        del model.encoder
+        model = decoder(folder, dtype)
         if mode == "channels_last":
             model = model.to(memory_format=torch.channels_last)
-        z = torch.randn(1, 4, height, width, dtype=dtype)
+        z = torch.randn(1, model.config.latent_channels, height, width, dtype=dtype)
 
         def work():
             model.decode(z)
@@ -162,8 +223,15 @@ def compare(part, folder, dtype, threads, size, modes, rounds):
     sides = {"tessera": Peer([str(WORKER), "worker", *shape], threads)}
     for mode in modes:
         sides[mode] = Peer([sys.executable, __file__, "--worker", *shape, mode], threads)
-    for side in sides.values():
-        side()  # warm up
+    for name in list(sides):
+        try:
+            sides[name]()  # warm up
+        except Ended:
+            if name == "tessera":
+                raise
+            print(f"{part:12} {dtype}: {name} cannot run this", flush=True)
+            del sides[name]
+    modes = [name for name in sides if name != "tessera"]
     seconds, peaks = {name: [] for name in sides}, {}
     for number in range(rounds):
         for name in list(sides) if number % 2 == 0 else reversed(sides):
@@ -197,20 +265,22 @@ def diffusers_command(arguments):
     from diffusers import DiffusionPipeline
     dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
     pipe = DiffusionPipeline.from_pretrained(folder, torch_dtype=dtype)
-    pipe("a red circle", num_inference_steps=2, height=int(size), width=int(size)).images[0].save(out)
+    pipe(prompt="a red circle", num_inference_steps=2, height=int(size), width=int(size),
+         **models.request_of(pathlib.Path(folder))).images[0].save(out)
 
 
-def compare_command(folder, dtype, threads, size, text_layers):
+def compare_command(folder, dtype, threads, size):
     """Compares the whole command with two steps: wall time and peak memory of the process."""
     with tempfile.TemporaryDirectory() as scratch:
         out = f"{scratch}/out.png"
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in models.request_of(folder).items()]
         own = run_command([str(ROOT / "build" / "tessera"), "generate", "a red circle", "--model", str(folder), "--dtype",
                            dtype, "--threads", str(threads), "--num-inference-steps", "2", "--height", str(size), "--width",
-                           str(size), "-o", out], threads)
+                           str(size), *flags, "-o", out], threads)
         peer = run_command([sys.executable, __file__, "--diffusers-command", str(folder), dtype, str(size), out], threads)
     print(f"command      {dtype} {threads} thread{'s' if threads > 1 else ' '} against diffusers     time {own[0] / peer[0]:.3f}  "
-          f"peak memory {own[1] / peer[1]:.3f}  ({own[1] / 2**30:.2f} GiB, {peer[1] / 2**30:.2f} GiB; two steps, "
-          f"{text_layers} layers of text)", flush=True)
+          f"peak memory {own[1] / peer[1]:.3f}  ({own[1] / 2**30:.2f} GiB, {peer[1] / 2**30:.2f} GiB; two steps "
+          f"of {folder.name}, {own[0]:.1f} s, {peer[0]:.1f} s)", flush=True)
 
 
 def installed_peers():
@@ -223,9 +293,9 @@ def main():
     parser.add_argument("--size", type=int, default=512, help="pixels of a side")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--dtypes", nargs="*", default=["bf16", "fp32"])
-    parser.add_argument("--parts", nargs="*", choices=[*PROMPT_TOKENS, "decoder", "command"],
-                        help="denoiser (for PixArt with a prompt of 25 tokens), denoiser-300 (PixArt: one that fills the 300 that "
-                        "diffusers always computes), decoder, command (whole runs: peak memory); default: all")
+    parser.add_argument("--parts", nargs="*", help="denoiser (with guidance; for PixArt with a prompt of 25 tokens), denoiser-300 "
+                        "(PixArt: a prompt that fills the 300 tokens that diffusers always computes), denoiser-unguided (Z-Image, "
+                        "FLUX.2 klein: one sample, as of distilled models), decoder, command (whole runs: peak memory); default: all")
     parser.add_argument("--peers", nargs="*", choices=["compile", "openvino"], default=installed_peers(),
                         help="besides eager diffusers: torch.compile, OpenVINO (default: those installed)")
     models.add_options(parser)
@@ -241,14 +311,17 @@ def main():
     if args.max_isa:
         cap_instruction_sets(args.max_isa)
         args.peers = []
+    known = PARTS.get(args.family, [])
+    if not known or not set(args.parts or known) <= set(known):
+        parser.error(f"{args.family} has the parts {' '.join(known)}" if known else f"{args.family} is compared by bench/video.py")
     folder = models.folder_of(args)
-    for part in args.parts or ["denoiser", *(["denoiser-300"] if args.family == "pixart" else []), "decoder", "command"]:
+    for part in args.parts or known:
         for dtype in args.dtypes:
             for threads in args.threads:
                 if part == "command":
-                    compare_command(folder, dtype, threads, args.size, args.text_layers)
+                    compare_command(folder, dtype, threads, args.size)
                     continue
-                modes = ["eager", *args.peers] if part in PROMPT_TOKENS else ["default", "channels_last"]
+                modes = ["default", "channels_last"] if part == "decoder" else ["eager", *args.peers]
                 compare(part, folder, dtype, threads, args.size, modes, args.rounds)
 
 

@@ -7,7 +7,9 @@ The other tools here run this as a command instead of making weights themselves,
 the parent that forked it.
 """
 import json
+import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -32,9 +34,18 @@ TEMPORAL_VAE = {"filters": 128, "num_res_blocks": 4, "num_groups": 32, "channel_
 VIDEO_VAE = {"model_type": "VideoAutoencoderPipeline", "micro_frame_size": 17, "shift": [-0.10, 0.34, 0.27, 0.98],
              "scale": [3.85, 2.32, 2.33, 3.06], "vae_2d": {"type": "VideoAutoencoderKL", "micro_batch_size": 4},
              "vae_temporal": {"type": "VAE_Temporal_SD"}}
-# Of the real models: for SDXL's U-Net those of the transformers at the coarsest scale, for STDiT3 pairs of blocks.
-LAYERS = {"pixart": 28, "sdxl": 10, "open-sora": 28}
-TEXT_LAYERS = 4  # of T5-XXL's 24, which take 9.5 GB; of CLIP's 12 and 32
+Z_IMAGE = dict(dim=3840, n_heads=30, n_kv_heads=30, n_refiner_layers=2, in_channels=16, cap_feat_dim=2560, axes_dims=[32, 48, 48])
+FLUX2_KLEIN = dict(num_attention_heads=24, attention_head_dim=128, joint_attention_dim=7680, in_channels=128, guidance_embeds=False)
+SINGLE_BLOCKS = 4  # of FLUX.2 klein for each double block
+FLUX_VAE = {**VAE, "latent_channels": 16, "scaling_factor": 0.3611, "shift_factor": 0.1159, "use_quant_conv": False,
+            "use_post_quant_conv": False}
+QWEN3_4B = dict(vocab_size=151936, hidden_size=2560, intermediate_size=9728, num_attention_heads=32, num_key_value_heads=8, head_dim=128,
+                tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+# Of the real models: for SDXL's U-Net those of the transformers at the coarsest scale, for STDiT3 pairs of blocks, for FLUX.2 klein
+# double blocks.
+LAYERS = {"pixart": 28, "sdxl": 10, "open-sora": 28, "z-image": 30, "flux2-klein": 5}
+TEXT_LAYERS = 4  # of T5-XXL's 24, which take 9.5 GB; of CLIP's 12 and 32; of Qwen3-4B's 36, which take 7.5 GB
+LEAST_TEXT_LAYERS = {"flux2-klein": 27}  # it reads the state behind the 27th
 
 
 def make_pixart(folder, layers, text_layers):
@@ -82,34 +93,60 @@ class Published:
 
 def make_t5(folder, layers):
     """Saves the text encoder and its tokenizer."""
-    save(folder / "text_encoder", 2, lambda: RepeatedT5(layers))
+    from transformers import T5Config, T5EncoderModel
+    save(folder / "text_encoder", 2, lambda: Repeated(lambda: T5EncoderModel(T5Config(
+        d_model=4096, d_ff=10240, d_kv=64, num_heads=64, num_layers=layers, vocab_size=32128, feed_forward_proj="gated-gelu")),
+        without="encoder.embed_tokens.weight"))
     shutil.copytree(ROOT / "models" / "shapes" / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
 
 
-class RepeatedT5:
-    """T5-XXL's encoder with equal weights in all layers, a file for each: it takes the memory of one."""
+def make_qwen3(folder, layers, tokenizer):
+    """Saves the text encoder, of which all models of as many layers have the same files, and a small tokenizer."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+    shared = folder.parent / f"qwen3-{layers}"
+    save(shared, 2, lambda: Repeated(lambda: Qwen3ForCausalLM(Qwen3Config(num_hidden_layers=layers, **QWEN3_4B)), without="lm_head.weight"))
+    shutil.copytree(shared, folder / "text_encoder", copy_function=os.link, dirs_exist_ok=True)
+    shutil.copytree(ROOT / "tests" / "golden" / tokenizer / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
 
-    def __init__(self, layers):
-        from transformers import T5Config, T5EncoderModel
-        self.layers = layers
-        self.model = T5EncoderModel(T5Config(
-            d_model=4096, d_ff=10240, d_kv=64, num_heads=64, num_layers=1, vocab_size=32128, feed_forward_proj="gated-gelu"))
+
+class Repeated:
+    """A model whose blocks of one kind have equal weights, with a file for each block: to make it takes the memory of one of each."""
+
+    def __init__(self, build, without=None):
+        import torch
+        with torch.device("meta"):
+            self.model = build()
+        self.without = without  # a weight that is another one
 
     def save_pretrained(self, folder):
         from safetensors.torch import save_file
-        self.model.config.num_layers = self.layers
-        self.model.config.save_pretrained(folder)
-        weights = {name: value for name, value in self.model.state_dict().items() if name != "encoder.embed_tokens.weight"}
-        shards = [{name: value for name, value in weights.items() if ".block." not in name}]
-        for i in range(self.layers):
-            # Only the first layer has the table of relative positions.
-            shards.append({name.replace(".block.0.", f".block.{i}."): value for name, value in weights.items()
-                           if ".block." in name and (i == 0 or "relative_attention_bias" not in name)})
-        files = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
-        for file, shard in zip(files, shards):
-            save_file(shard, folder / file, metadata={"format": "pt"})
-        index = {name: file for file, shard in zip(files, shards) for name in shard}
-        write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": index})
+        is_of_diffusers = hasattr(self.model, "save_config")
+        if is_of_diffusers:
+            self.model.save_config(folder)
+        else:
+            self.model.config.save_pretrained(folder)
+        shards = {}
+        for name, value in self.model.state_dict().items():
+            if name != self.without:
+                block = re.match(r"(.*?\.\d+)\.", name)  # up to the first number
+                shards.setdefault(block and block[1], {})[name] = value
+        stem, values, index = "diffusion_pytorch_model" if is_of_diffusers else "model", {}, {}
+        for number, shard in enumerate(shards.values(), 1):
+            file = f"{stem}-{number:05}-of-{len(shards):05}.safetensors"
+            save_file({name: self.weight(name, like, values) for name, like in shard.items()}, folder / file, metadata={"format": "pt"})
+            index |= {name: file for name in shard}
+        write_json(folder / f"{stem}.safetensors.index.json", {"metadata": {}, "weight_map": index})
+
+    @staticmethod
+    def weight(name, like, values):
+        """A weight, which the same layers of other blocks share."""
+        import torch
+        key = re.sub(r"\.\d+\.", ".", name, count=1), like.shape
+        if key not in values:
+            values[key] = (torch.randn(like.shape, dtype=like.dtype).mul_(like.shape[-1] ** -0.5) if like.dim() > 1 else
+                           torch.zeros(like.shape, dtype=like.dtype) if name.endswith("bias") else
+                           torch.ones(like.shape, dtype=like.dtype))
+        return values[key]
 
 
 def make_sdxl_vae(folder):
@@ -143,6 +180,38 @@ def make_sdxl(folder, layers, text_layers):
         "vae": ["diffusers", "AutoencoderKL"]}
 
 
+def make_z_image(folder, layers, text_layers):
+    from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, ZImageTransformer2DModel
+    save(folder / "transformer", 0, lambda: Repeated(lambda: ZImageTransformer2DModel(n_layers=layers, **Z_IMAGE)))
+    save(folder / "vae", 1, lambda: AutoencoderKL(**FLUX_VAE))
+    make_qwen3(folder, text_layers, "tiny-z-image")
+    FlowMatchEulerDiscreteScheduler(shift=3.0).save_pretrained(folder / "scheduler")
+    return "ZImagePipeline", {
+        "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"], "text_encoder": ["transformers", "Qwen3ForCausalLM"],
+        "tokenizer": ["transformers", "Qwen2Tokenizer"], "transformer": ["diffusers", "ZImageTransformer2DModel"],
+        "vae": ["diffusers", "AutoencoderKL"]}
+
+
+def make_flux2_klein(folder, layers, text_layers):
+    from diffusers import AutoencoderKLFlux2, FlowMatchEulerDiscreteScheduler, Flux2Transformer2DModel
+    save(folder / "transformer", 0, lambda: Repeated(lambda: Flux2Transformer2DModel(
+        num_layers=layers, num_single_layers=SINGLE_BLOCKS * layers, **FLUX2_KLEIN)))
+    save(folder / "vae", 1, AutoencoderKLFlux2)
+    make_qwen3(folder, text_layers, "tiny-flux2-klein")
+    FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=True).save_pretrained(folder / "scheduler")
+    return "Flux2KleinPipeline", {
+        "is_distilled": False, "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+        "text_encoder": ["transformers", "Qwen3ForCausalLM"], "tokenizer": ["transformers", "Qwen2Tokenizer"],
+        "transformer": ["diffusers", "Flux2Transformer2DModel"], "vae": ["diffusers", "AutoencoderKLFlux2"]}
+
+
+def request_of(folder):
+    """The options with which the model runs here, where those by default are of another model: FLUX.2 klein as it is when distilled,
+    without guidance."""
+    is_klein = json.loads((folder / "model_index.json").read_text())["_class_name"] == "Flux2KleinPipeline"
+    return {"guidance_scale": 1.0} if is_klein else {}
+
+
 def save(folder, seed, build):
     """Builds the model in bf16 directly, because in fp32 the largest would not fit into memory."""
     import torch
@@ -155,15 +224,19 @@ def save(folder, seed, build):
 
 
 def make(family, folder, layers, text_layers):
-    name, parts = {"pixart": make_pixart, "sdxl": make_sdxl, "open-sora": make_open_sora}[family](folder, layers, text_layers)
+    makers = {"pixart": make_pixart, "sdxl": make_sdxl, "open-sora": make_open_sora, "z-image": make_z_image,
+              "flux2-klein": make_flux2_klein}
+    name, parts = makers[family](folder, layers, text_layers)
     write_json(folder / "model_index.json", {"_class_name": name, "_diffusers_version": "0.42.1", **parts})
 
 
 def add_options(parser):
-    parser.add_argument("--family", choices=LAYERS, default="pixart", help="PixArt-Sigma-XL, Stable Diffusion XL, or Open-Sora 1.2")
-    parser.add_argument("--layers", type=int, help="blocks of the transformer (Open-Sora: pairs), or of the U-Net's "
-                        "deepest one (default: as in the real model)")
-    parser.add_argument("--text-layers", type=int, default=TEXT_LAYERS, help="layers of the text encoder (24 is T5-XXL)")
+    parser.add_argument("--family", choices=LAYERS, default="pixart", help="PixArt-Sigma-XL, Stable Diffusion XL, Open-Sora 1.2, Z-Image, "
+                        "or FLUX.2 klein 4B")
+    parser.add_argument("--layers", type=int, help="blocks of the transformer (Open-Sora: pairs; Z-Image: without refiners; FLUX.2 klein: "
+                        "double ones, with four single ones for each), or of the U-Net's deepest one (default: as in the real model)")
+    parser.add_argument("--text-layers", type=int, default=TEXT_LAYERS, help="layers of the text encoder (24 is T5-XXL, 36 is "
+                        "Qwen3-4B; FLUX.2 klein: at least 27)")
     parser.add_argument("--models", type=pathlib.Path, default=MODELS)
 
 
@@ -174,6 +247,7 @@ def folder_of(args):
 
 def folder_with(family, layers, text_layers, models=MODELS):
     """The folder of such a model; it is made if it does not exist."""
+    text_layers = max(text_layers, LEAST_TEXT_LAYERS.get(family, 1))
     folder = models / f"{family}-{layers}-{text_layers}"
     if not (folder / "model_index.json").exists():
         subprocess.run([sys.executable, __file__, family, str(folder), str(layers), str(text_layers)], check=True)

@@ -8,12 +8,12 @@
 #include <functional>
 #include <iostream>
 #include <limits>
+#include <numeric>
+#include <optional>
 
-#include "core/error.h"
+#include "core/json.h"
 #include "engine/denoiser_stage.h"
-#include "models/autoencoder_kl.h"
-#include "models/pixart.h"
-#include "models/unet_2d_condition.h"
+#include "models/family.h"
 
 namespace tessera {
 int64_t peak_bytes() {
@@ -26,45 +26,67 @@ int64_t peak_bytes() {
 
 namespace {
 
-// One denoising step with guidance: a batch of two, with an empty negative prompt and one of `tokens`. For
-// U-Nets both are padded to CLIP's length.
-std::function<void()> denoiser_work(const std::filesystem::path& model, const models::LoadOptions& options,
-                                    int64_t height, int64_t width, int64_t tokens) {
-  models::LoadStatistics statistics;
-  const bool is_unet = std::filesystem::exists(model / "unet");
-  const std::shared_ptr<models::Denoiser> denoiser = is_unet
-                                                         ? models::load_unet(model, options, statistics)
-                                                         : models::load_pixart(model, options, statistics);
-  if (is_unet) tokens = 77;
-  const models::DenoiserShape shape =
-      is_unet ? models::read_unet_shape(model) : models::read_pixart_shape(model);
-  const int64_t width_of_tokens = denoiser->conditioning_width();
-  std::vector<models::Conditioning> prompts = {
-      {{models::kTokens, at::randn({is_unet ? tokens : 1, width_of_tokens})}},
-      {{models::kTokens, at::randn({tokens, width_of_tokens})}}};
-  if (is_unet) {
-    const models::UNet2DConfig config(JsonConfig::read(model / "unet" / "config.json"));
-    const int64_t pooled = config.addition_inputs - 6 * config.addition_time_embed_dim;
-    for (models::Conditioning& prompt : prompts) prompt[models::kPooled] = at::randn({pooled});
-  }
+models::Family family_of(const std::filesystem::path& model) {
+  const JsonConfig index = JsonConfig::read(model / "model_index.json");
+  return models::find_family(index.string("_class_name"), index.where());
+}
+
+// The tokens of a negative prompt and of a positive one that go through the denoiser: an empty one and one of
+// 25, or 300, for U-Nets padded to CLIP's length, for FLUX.2 klein to that of its pipeline, and for Z-Image
+// with its chat template.
+std::vector<int64_t> prompt_tokens(const models::Family& family, bool is_unet, const std::string& part) {
+  if (is_unet) return {77, 77};
+  if (family.class_name == "Flux2KleinPipeline") return {512, 512};
+  if (family.class_name == "ZImagePipeline") return {8, 25};
+  return {1, part == "denoiser-300" ? 300 : 25};
+}
+
+// A denoiser, and what must live as long as its stage.
+struct DenoiserWork {
+  std::shared_ptr<models::Denoiser> denoiser;
+  std::vector<models::Conditioning> prompts;
+  models::LatentShape latent_shape;
   parallel::Ranks alone;
-  const models::LatentShape latent_shape{height / 8, width / 8, 8};
-  const auto stage = std::make_shared<engine::DenoiserStage>(*denoiser, shape, prompts,
-                                                             std::vector<int64_t>{0, 1}, latent_shape, alone);
-  const at::Tensor z = at::randn({2, shape.latent_channels, height / 8, width / 8});
+  std::optional<engine::DenoiserStage> stage;
+};
+
+// One denoising step: of two samples, or of the positive one alone without guidance.
+std::function<void()> denoiser_work(const std::filesystem::path& model, const models::LoadOptions& options,
+                                    int64_t height, int64_t width, const std::string& part) {
+  const models::Family family = family_of(model);
+  models::LoadStatistics statistics;
+  const models::DenoiserShape shape = family.read_shape(model);
+  const int64_t scale = family.read_latent_scale(model, shape.latent_channels).pixels;
+  const auto work = std::make_shared<DenoiserWork>();
+  work->denoiser = family.load_denoiser(model, options, statistics);
+  work->latent_shape = {height / scale, width / scale, scale};
+  std::vector<int64_t> lengths = prompt_tokens(family, std::filesystem::exists(model / "unet"), part);
+  if (part == "denoiser-unguided") lengths.erase(lengths.begin());
+  for (const int64_t length : lengths) {
+    models::Conditioning& prompt = work->prompts.emplace_back();
+    prompt[models::kTokens] = at::randn({length, work->denoiser->conditioning_width()});
+    if (const int64_t pooled = work->denoiser->pooled_width(); pooled > 0)
+      prompt[models::kPooled] = at::randn({pooled});
+  }
+  std::vector<int64_t> prompt_of(lengths.size());
+  std::iota(prompt_of.begin(), prompt_of.end(), 0);
+  work->stage.emplace(*work->denoiser, shape, work->prompts, prompt_of, work->latent_shape, work->alone);
+  const at::Tensor z = at::randn(shape.latent_sizes(work->latent_shape, work->stage->samples()));
   const models::Timestep timestep{500.0, at::full({1}, 500.0)};
   // Each call is a separate step.
-  return [denoiser, stage, z, timestep, step = int64_t{0}]() mutable {
-    stage->run({step++, std::numeric_limits<int64_t>::max(), timestep}, {0, 1}, {z});
+  return [work, z, timestep, step = int64_t{0}]() mutable {
+    work->stage->run({step++, std::numeric_limits<int64_t>::max(), timestep}, {0, 1}, {z});
   };
 }
 
 std::function<void()> decoder_work(const std::filesystem::path& model, const models::LoadOptions& options,
                                    int64_t height, int64_t width) {
+  const models::Family family = family_of(model);
   models::LoadStatistics statistics;
-  const std::shared_ptr<models::Decoder> decoder =
-      models::load_autoencoder_kl_decoder(model / "vae", options, statistics);
-  const at::Tensor z = at::randn({1, 4, height / 8, width / 8});
+  const std::shared_ptr<models::Decoder> decoder = family.load_decoder(model, options, statistics);
+  const int64_t channels = family.read_shape(model).latent_channels;
+  const int64_t scale = family.read_latent_scale(model, channels).pixels;
+  const at::Tensor z = at::randn({1, channels, height / scale, width / scale});
   return [=] { decoder->decode(z); };
 }
 
@@ -72,8 +94,8 @@ std::function<void()> decoder_work(const std::filesystem::path& model, const mod
 
 int run_worker(int argc, char** argv) {
   if (argc != 6) {
-    std::cerr << "usage: tessera_bench worker denoiser|denoiser-300|decoder FOLDER fp32|bf16 THREADS "
-                 "HEIGHT WIDTH\n";
+    std::cerr << "usage: tessera_bench worker denoiser|denoiser-300|denoiser-unguided|decoder FOLDER "
+                 "fp32|bf16 THREADS HEIGHT WIDTH\n";
     return 2;
   }
   const c10::InferenceMode inference_mode;
@@ -82,9 +104,8 @@ int run_worker(int argc, char** argv) {
   options.placement.dtype = std::string(argv[2]) == "bf16" ? at::kBFloat16 : at::kFloat;
   const std::string part = argv[0];
   const int64_t height = std::stoll(argv[4]), width = std::stoll(argv[5]);
-  const std::function<void()> work =
-      part == "decoder" ? decoder_work(argv[1], options, height, width)
-                        : denoiser_work(argv[1], options, height, width, part == "denoiser-300" ? 300 : 25);
+  const std::function<void()> work = part == "decoder" ? decoder_work(argv[1], options, height, width)
+                                                       : denoiser_work(argv[1], options, height, width, part);
   std::cout << "ready" << std::endl;
   for (std::string line; std::getline(std::cin, line);) {
     const auto start = std::chrono::steady_clock::now();
