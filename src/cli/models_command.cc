@@ -104,7 +104,7 @@ void describe_weights(PartRow& row, const Weights& weights) {
   const std::string name = part.folder.filename().string();
   if (weights.single_file && weights::is_in_single_file(weights.single_file->header(), name)) {
     weights::NamedTensors tensors =
-        weights::single_file_part(weights::named_tensors(*weights.single_file), name);
+        weights::single_file_part(weights::named_tensors({weights.single_file}), name);
     if (!tensors.empty()) row.held = measure({weights.single_file, std::move(tensors)});
     return;
   }

@@ -13,7 +13,7 @@ constexpr double kLargeGuidance = 50;  // no model is used with as much
 
 std::vector<weights::Checkpoint> checkpoints_of(const Model& model) {
   std::vector<weights::Checkpoint> all;
-  if (model.single_file) all.emplace_back(model.single_file, weights::named_tensors(*model.single_file));
+  if (model.single_file) all.emplace_back(model.single_file, weights::named_tensors({model.single_file}));
   for (const models::PipelinePart& part : model.parts) {
     if (part.name.starts_with("tokenizer")) continue;
     if (model.single_file && weights::is_in_single_file(model.single_file->header(), part.name)) continue;

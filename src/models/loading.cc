@@ -29,7 +29,7 @@ std::optional<weights::Checkpoint> open(const std::filesystem::path& folder, wei
     if (options.may_lack_weights && !has_weights(folder)) return std::nullopt;
     return weights::Checkpoint(folder, library, options.variant);
   }
-  weights::NamedTensors tensors = weights::single_file_part(weights::named_tensors(*file), part);
+  weights::NamedTensors tensors = weights::single_file_part(weights::named_tensors({file}), part);
   if (tensors.empty())
     input_error(file->path().string(), "has no {} under the names of Stable Diffusion's own code", part);
   return weights::Checkpoint(file, std::move(tensors));

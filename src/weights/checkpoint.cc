@@ -98,7 +98,8 @@ Checkpoint::Checkpoint(const fs::path& folder, Library library, const std::strin
     : folder_(folder) {
   const fs::path start = find_weights(folder, library, variant);
   if (start.extension() != ".json") {
-    add_file(start);
+    files_.push_back(std::make_shared<SafetensorsFile>(start));
+    tensors_ = named_tensors(files_);
     return;
   }
   const JsonConfig index = JsonConfig::read(start);
@@ -108,55 +109,42 @@ Checkpoint::Checkpoint(const fs::path& folder, Library library, const std::strin
   std::map<std::string, size_t> position;
   for (const std::string& name : names) {
     position[name] = files_.size();
-    add_file(folder / name);
+    files_.push_back(std::make_shared<SafetensorsFile>(folder / name));
   }
   for (const auto& [key, name] : file_of) {
     if (!files_[position[name]]->header().tensors.contains(key))
       input_error(index.where(), "'{}' should be in {}, but is not", key, name);
   }
+  tensors_ = named_tensors(files_);
 }
 
-Checkpoint::Checkpoint(std::shared_ptr<TensorFile> file, NamedTensors tensors) : folder_(file->path()) {
-  files_.push_back(std::move(file));
-  for (auto& each : tensors) places_.emplace(each.first, Place{0, std::move(each.second)});
-}
-
-void Checkpoint::add_file(const std::filesystem::path& path) {
-  const size_t index = files_.size();
-  files_.push_back(std::make_shared<SafetensorsFile>(path));
-  for (auto& [key, tensor] : named_tensors(*files_.back())) {
-    const auto [place, fresh] = places_.emplace(key, Place{index, std::move(tensor)});
-    if (!fresh) {
-      input_error(path.string(), "'{}' is also in {}", key,
-                  files_[place->second.file]->path().filename().string());
-    }
-  }
-}
+Checkpoint::Checkpoint(std::shared_ptr<TensorFile> file, NamedTensors tensors)
+    : folder_(file->path()), files_{std::move(file)}, tensors_(std::move(tensors)) {}
 
 bool Checkpoint::has(const std::string& key) const {
-  return places_.contains(key);
+  return tensors_.contains(key);
 }
 
-const Checkpoint::Place& Checkpoint::find(const std::string& key) const {
-  const auto place = places_.find(key);
-  if (place == places_.end()) input_error(folder_.string(), "weight '{}' is missing", key);
+const NamedTensor& Checkpoint::find(const std::string& key) const {
+  const auto place = tensors_.find(key);
+  if (place == tensors_.end()) input_error(folder_.string(), "weight '{}' is missing", key);
   return place->second;
 }
 
 const TensorEntry& Checkpoint::entry(const std::string& key) const {
-  return find(key).tensor.entry;
+  return find(key).entry;
 }
 
 std::vector<std::string> Checkpoint::keys() const {
   std::vector<std::string> result;
-  for (const auto& [key, place] : places_) result.push_back(key);
+  for (const auto& [key, tensor] : tensors_) result.push_back(key);
   return result;
 }
 
-const Checkpoint::Place& Checkpoint::use(const std::string& key, at::IntArrayRef shape) {
-  const Place& place = find(key);
-  const TensorEntry& entry = place.tensor.entry;
-  const std::string& path = files_[place.file]->path().native();
+const NamedTensor& Checkpoint::use(const std::string& key, at::IntArrayRef shape) {
+  const NamedTensor& tensor = find(key);
+  const TensorEntry& entry = tensor.entry;
+  const std::string& path = files_[tensor.file]->path().native();
   if (shape != at::IntArrayRef(entry.shape)) {
     input_error(path, "weight '{}' has shape [{}], expected [{}]", key, fmt::join(entry.shape, ", "),
                 fmt::join(shape, ", "));
@@ -166,23 +154,21 @@ const Checkpoint::Place& Checkpoint::use(const std::string& key, at::IntArrayRef
                 at::toString(entry.dtype));
   }
   used_.insert(key);
-  return place;
+  return tensor;
 }
 
-at::Tensor Checkpoint::whole(const Place& place, at::ScalarType dtype, int64_t held_bytes) const {
-  NamedTensor stored = place.tensor;
+at::Tensor Checkpoint::whole(const NamedTensor& tensor, at::ScalarType dtype, int64_t held_bytes) const {
+  NamedTensor stored = tensor;
   if (stored.is_transposed) std::swap(stored.entry.shape[0], stored.entry.shape[1]);
-  const std::shared_ptr<TensorFile>& file = files_[place.file];
-  at::Tensor all = stored.is_coded() ? decoded_tensor(file, stored, dtype, {}, held_bytes)
-                                     : mapped_tensor(file, stored.entry, held_bytes);
+  at::Tensor all = stored.is_coded() ? decoded_tensor(files_, stored, dtype, {}, held_bytes)
+                                     : mapped_tensor(files_[stored.file], stored.entry, held_bytes);
   if (stored.is_transposed) all = all.t();
   return stored.has_halves_swapped ? all.to(dtype).roll(all.size(0) / 2, 0) : all;
 }
 
 at::Tensor Checkpoint::load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
                             at::ArrayRef<Slice> slices, at::Device device) {
-  const Place& place = use(key, shape);
-  const NamedTensor& tensor = place.tensor;
+  const NamedTensor& tensor = use(key, shape);
   const std::vector<int64_t> part_shape = sliced_shape(key, shape, slices);
   const int64_t count = element_count(part_shape), in_file = bytes_in_file(tensor.entry, count);
   bytes_held_ += static_cast<uint64_t>(count) * c10::elementSize(dtype);
@@ -198,8 +184,8 @@ at::Tensor Checkpoint::load(const std::string& key, at::IntArrayRef shape, at::S
   }
   const at::DisableRecordFunctionGuard unrecorded;  // laying a weight out is no operation of the model
   if (tensor.is_coded() && !tensor.is_transposed && !tensor.has_halves_swapped)
-    return decoded_tensor(files_[place.file], tensor, dtype, slices, in_file).to(device);
-  at::Tensor part = whole(place, dtype, in_file);
+    return decoded_tensor(files_, tensor, dtype, slices, in_file).to(device);
+  at::Tensor part = whole(tensor, dtype, in_file);
   for (const Slice& slice : slices) part = part.narrow(slice.dim, slice.begin, slice.length);
   return part.to(device, dtype).contiguous();
 }
@@ -211,14 +197,14 @@ at::Tensor Checkpoint::stored(const std::string& key, at::IntArrayRef shape) {
 }
 
 at::Tensor Checkpoint::buffer(const std::string& key) {
-  const Place& place = find(key);
+  const NamedTensor& tensor = find(key);
   used_.insert(key);
-  return whole(place, at::kFloat, /*held_bytes=*/0);
+  return whole(tensor, at::kFloat, /*held_bytes=*/0);
 }
 
 std::vector<std::string> Checkpoint::unused() const {
   std::vector<std::string> result;
-  for (const auto& [key, place] : places_) {
+  for (const auto& [key, tensor] : tensors_) {
     if (!used_.contains(key)) result.push_back(key);
   }
   return result;

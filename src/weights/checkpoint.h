@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -65,21 +64,15 @@ class Checkpoint final : public Source {
   uint64_t bytes_held() const { return bytes_held_; }  // the same in the returned dtypes, on any device
 
  private:
-  struct Place {
-    size_t file;  // index in files_
-    NamedTensor tensor;
-  };
-
-  void add_file(const std::filesystem::path& path);
-  const Place& find(const std::string& key) const;                  // Error(kInput) if absent
-  const Place& use(const std::string& key, at::IntArrayRef shape);  // find(), checks and marks as used
+  const NamedTensor& find(const std::string& key) const;                  // Error(kInput) if absent
+  const NamedTensor& use(const std::string& key, at::IntArrayRef shape);  // find(), checks and marks as used
   // The whole tensor: a view of the mapping if possible, else, where it is stored in another form, in
   // `dtype`. `held_bytes` of the mapping are in use.
-  at::Tensor whole(const Place& place, at::ScalarType dtype, int64_t held_bytes) const;
+  at::Tensor whole(const NamedTensor& tensor, at::ScalarType dtype, int64_t held_bytes) const;
 
   std::filesystem::path folder_;
-  std::vector<std::shared_ptr<TensorFile>> files_;
-  std::map<std::string, Place> places_;  // by key
+  TensorFiles files_;
+  NamedTensors tensors_;
   std::set<std::string> used_;
   uint64_t bytes_used_ = 0, bytes_held_ = 0;
 };

@@ -1,4 +1,4 @@
-// Which tensors of a file say how others are coded.
+// Which tensors of files say how others are coded.
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -38,29 +38,42 @@ std::optional<std::string> without_end(const std::string& key,
   return std::nullopt;
 }
 
+// Says nothing that the factors do not say, in each file that a converter wrote.
+bool is_marker(const std::string& key) {
+  return key == kMarker || key.ends_with(fmt::format(".{}", kMarker));
+}
+
 class FactorReader {
  public:
-  explicit FactorReader(const TensorFile& file) : file_(file), where_(file.path().string()) {
-    for (const auto& [key, entry] : tensors()) result.emplace(key, NamedTensor{entry});
+  explicit FactorReader(const TensorFiles& files) : files_(files) {
+    for (size_t file = 0; file < files.size(); ++file) {
+      for (const auto& [key, entry] : files[file]->header().tensors) {
+        if (is_marker(key)) continue;
+        const auto [place, is_new] = tensors_.emplace(key, NamedTensor{.entry = entry, .file = file});
+        if (!is_new)
+          input_error(path(file), "'{}' is also in {}", key,
+                      files[place->second.file]->path().filename().string());
+      }
+    }
+    result = tensors_;
   }
 
   void read() {
-    read_formats();
-    for (const auto& [key, entry] : tensors()) {
-      if (key == kMarker || key.ends_with(fmt::format(".{}", kMarker))) {
-        result.erase(key);
-      } else if (key.ends_with(kFormat)) {
-        const auto bytes = file_.bytes(entry);
-        check_format(parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, said_by(key)),
-                     key.substr(0, key.size() - kFormat.size()), key);
+    for (size_t file = 0; file < files_.size(); ++file) read_formats(file);
+    for (const auto& [key, tensor] : tensors_) {
+      if (key.ends_with(kFormat)) {
+        const auto bytes = files_[tensor.file]->bytes(tensor.entry);
+        check_format(parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+                                fmt::format("{}: {}", path(tensor.file), key)),
+                     key.substr(0, key.size() - kFormat.size()), key, tensor.file);
         result.erase(key);
       } else if (const auto layer = without_end(key, kFactors)) {
-        add_factor(*layer, key, entry);
+        add_factor(*layer, key, {tensor.entry, tensor.file});
       } else if (const auto reader = without_end(key, kFactorsOfInput)) {
-        const auto weight = tensors().find(*reader + std::string(kWeight));
-        if (weight != tensors().end() && is_eight_bit(weight->second)) result.erase(key);
+        const auto weight = tensors_.find(*reader + std::string(kWeight));
+        if (weight != tensors_.end() && is_eight_bit(weight->second.entry)) result.erase(key);
       } else {
-        refuse_others(key);
+        refuse_others(key, tensor.file);
       }
     }
   }
@@ -68,22 +81,22 @@ class FactorReader {
   NamedTensors result;
 
  private:
-  const std::map<std::string, TensorEntry>& tensors() const { return file_.header().tensors; }
-  std::string said_by(const std::string& key) const { return fmt::format("{}: {}", where_, key); }
+  std::string path(size_t file) const { return files_[file]->path().string(); }
 
   // The formats of all layers that the metadata list, as `comfy_quant` says them beside each.
-  void read_formats() {
-    const auto found = file_.header().metadata.find(kFormats);
-    if (found == file_.header().metadata.end()) return;
-    const Json all = parse_json(found->second, said_by(kFormats));
+  void read_formats(size_t file) {
+    const std::map<std::string, std::string>& metadata = files_[file]->header().metadata;
+    const auto found = metadata.find(kFormats);
+    if (found == metadata.end()) return;
+    const Json all = parse_json(found->second, fmt::format("{}: {}", path(file), kFormats));
     const Json layers = all.is_object() ? all.value("layers", Json()) : Json();
-    if (!layers.is_object()) input_error(where_, "'{}' must be an object with layers", kFormats);
+    if (!layers.is_object()) input_error(path(file), "'{}' must be an object with layers", kFormats);
     for (const auto& [layer, format] : layers.items()) {
-      if (tensors().contains(layer + std::string(kWeight))) check_format(format, layer, kFormats);
+      if (tensors_.contains(layer + std::string(kWeight))) check_format(format, layer, kFormats, file);
     }
   }
 
-  void check_format(const Json& format, const std::string& layer, const std::string& key) const {
+  void check_format(const Json& format, const std::string& layer, const std::string& key, size_t file) const {
     const std::string name = format.is_object() && format.contains("format") && format["format"].is_string()
                                  ? format["format"].get<std::string>()
                                  : std::string();
@@ -96,56 +109,59 @@ class FactorReader {
         other = item.key();
     }
     if (!other.empty())
-      input_error(where_, "'{}' says that '{}' is quantised in a form that cannot be read ({}); {}", key,
+      input_error(path(file), "'{}' says that '{}' is quantised in a form that cannot be read ({}); {}", key,
                   layer, other.substr(0, 100), kTakeAnother);
     const bool has_factor = std::any_of(kFactors.begin(), kFactors.end(), [&](std::string_view end) {
-      return tensors().contains(layer + std::string(end));
+      return tensors_.contains(layer + std::string(end));
     });
     if (!has_factor)
-      input_error(where_,
+      input_error(path(file),
                   "'{}' says that '{}' has a factor, but '{}.weight_scale' is missing; get the file again",
                   key, layer, layer);
   }
 
-  void add_factor(const std::string& layer, const std::string& key, const TensorEntry& factor) {
+  void add_factor(const std::string& layer, const std::string& key, const Factor& factor) {
     const std::string name = layer + std::string(kWeight);
     const auto weight = result.find(name);
-    if (weight == result.end()) input_error(where_, "'{}' is a factor of '{}', which is missing", key, name);
+    if (weight == result.end())
+      input_error(path(factor.file), "'{}' is a factor of '{}', which is missing", key, name);
     const TensorEntry& entry = weight->second.entry;
     const int64_t rows = entry.shape.empty() ? 1 : entry.shape.front();
-    const std::vector<int64_t>& shape = factor.shape;
+    const std::vector<int64_t>& shape = factor.entry.shape;
     const bool is_column = shape.empty() || shape.front() == count_in(shape);
-    const bool is_known = at::isFloatingType(factor.dtype) && !is_eight_bit(factor) && is_column &&
-                          (count_in(shape) == 1 || count_in(shape) == rows);
+    const bool is_known = at::isFloatingType(factor.entry.dtype) && !is_eight_bit(factor.entry) &&
+                          is_column && (count_in(shape) == 1 || count_in(shape) == rows);
     if (!is_eight_bit(entry) || !is_known)
       input_error(
-          where_,
+          path(factor.file),
           "'{}', {} of shape [{}], says that '{}', {}, is quantised in a form that cannot be read; {}", key,
-          at::toString(factor.dtype), fmt::join(shape, ", "), name, at::toString(entry.dtype), kTakeAnother);
-    if (weight->second.factor) input_error(where_, "'{}' has two factors, one of them '{}'", name, key);
+          at::toString(factor.entry.dtype), fmt::join(shape, ", "), name, at::toString(entry.dtype),
+          kTakeAnother);
+    if (weight->second.factor)
+      input_error(path(factor.file), "'{}' has two factors, one of them '{}'", name, key);
     weight->second.factor = factor;
     result.erase(key);
   }
 
   // What is named after a weight says something of it.
-  void refuse_others(const std::string& key) const {
+  void refuse_others(const std::string& key, size_t file) const {
     for (size_t at = key.find(kWeight); at != std::string::npos; at = key.find(kWeight, at + 1)) {
       const size_t end = at + kWeight.size();
       if (end == key.size() || (key[end] != '_' && key[end] != '.')) continue;
-      if (tensors().contains(key.substr(0, end)))
-        input_error(where_, "'{}' says that '{}' is quantised in a form that cannot be read; {}", key,
+      if (tensors_.contains(key.substr(0, end)))
+        input_error(path(file), "'{}' says that '{}' is quantised in a form that cannot be read; {}", key,
                     key.substr(0, end), kTakeAnother);
     }
   }
 
-  const TensorFile& file_;
-  const std::string where_;
+  const TensorFiles& files_;
+  NamedTensors tensors_;
 };
 
 }  // namespace
 
-NamedTensors named_tensors(const TensorFile& file) {
-  FactorReader reader(file);
+NamedTensors named_tensors(const TensorFiles& files) {
+  FactorReader reader(files);
   reader.read();
   return std::move(reader.result);
 }

@@ -23,7 +23,7 @@ int64_t product_of(const std::vector<int64_t>& sizes) {
 
 // Rows of a coded tensor; one of fewer than two dimensions is a row.
 struct CodedRows {
-  CodedRows(const std::shared_ptr<TensorFile>& file, const NamedTensor& tensor, int64_t held_bytes)
+  CodedRows(const TensorFiles& files, const NamedTensor& tensor, int64_t held_bytes)
       : is_matrix(tensor.entry.shape.size() >= 2), blocks(tensor.entry.blocks) {
     const std::vector<int64_t>& shape = tensor.entry.shape;
     count = is_matrix ? shape.front() : 1;
@@ -34,9 +34,10 @@ struct CodedRows {
       entry.dtype = at::kByte;
       entry.shape[1] = bytes_in_file(tensor.entry, size);
     }
-    stored = mapped_tensor(file, entry, held_bytes);
+    stored = mapped_tensor(files[tensor.file], entry, held_bytes);
     if (!tensor.factor) return;
-    factor = mapped_tensor(file, *tensor.factor, /*held_bytes=*/0).to(at::kFloat);
+    const Factor& own = *tensor.factor;
+    factor = mapped_tensor(files[own.file], own.entry, /*held_bytes=*/0).to(at::kFloat);
     factor = is_matrix ? factor.reshape({-1, 1}) : factor.reshape({1, -1});
   }
 
@@ -78,7 +79,7 @@ void take_rows(NamedTensor& tensor, int64_t part, int64_t parts) {
   const std::vector<int64_t>& shape = tensor.entry.shape;
   // A row alone need not be of whole blocks.
   if (shape.empty() || shape.front() % parts != 0 || (tensor.entry.blocks && shape.size() < 2)) return;
-  if (tensor.factor && product_of(tensor.factor->shape) > 1) take(*tensor.factor);
+  if (tensor.factor && product_of(tensor.factor->entry.shape) > 1) take(tensor.factor->entry);
   take(tensor.entry);
 }
 
@@ -109,11 +110,11 @@ at::Tensor mapped_tensor(const std::shared_ptr<TensorFile>& file, const TensorEn
       options);
 }
 
-at::Tensor decoded_tensor(const std::shared_ptr<TensorFile>& file, const NamedTensor& tensor,
-                          at::ScalarType dtype, at::ArrayRef<Slice> slices, int64_t held_bytes) {
-  const CodedRows rows(file, tensor, held_bytes);
+at::Tensor decoded_tensor(const TensorFiles& files, const NamedTensor& tensor, at::ScalarType dtype,
+                          at::ArrayRef<Slice> slices, int64_t held_bytes) {
+  const CodedRows rows(files, tensor, held_bytes);
   std::vector<int64_t> shape = tensor.entry.shape;
-  at::Tensor part = at::empty(sliced_shape(file->path().string(), shape, slices), dtype);
+  at::Tensor part = at::empty(sliced_shape(files[tensor.file]->path().string(), shape, slices), dtype);
   Slice own{0, 0, rows.count};
   for (const Slice& slice : slices) {
     if (rows.is_matrix && slice.dim == 0) own = slice;

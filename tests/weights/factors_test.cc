@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "tests/support/temporary_folder.h"
 #include "weights/checkpoint.h"
 #include "weights/loading_hook.h"
@@ -23,9 +24,27 @@ class FactorsTest : public ::testing::Test {
     return {temporary_.path(), Library::kTransformers};
   }
 
+  // Shards, the last with `metadata`, and their index.
+  void write_shards(const std::map<std::string, Tensors>& shards,
+                    const std::map<std::string, std::string>& metadata = {}) {
+    Json file_of = Json::object();
+    for (const auto& [name, tensors] : shards) {
+      const bool is_last = name == shards.rbegin()->first;
+      write_safetensors(temporary_.path() / name, tensors,
+                        is_last ? metadata : std::map<std::string, std::string>());
+      for (const auto& [key, tensor] : tensors) file_of[key] = name;
+    }
+    std::ofstream(temporary_.path() / "model.safetensors.index.json") << Json{{"weight_map", file_of}};
+  }
+
   std::string refusal(const Tensors& tensors, const std::map<std::string, std::string>& metadata = {}) {
+    write_safetensors(temporary_.path() / "model.safetensors", tensors, metadata);
+    return refusal_of_folder();
+  }
+
+  std::string refusal_of_folder() {
     try {
-      open(tensors, metadata);
+      Checkpoint(temporary_.path(), Library::kTransformers);
     } catch (const Error& error) {
       EXPECT_EQ(error.exit_code(), 3);
       return error.what();
@@ -102,7 +121,7 @@ TEST_F(FactorsTest, RowsTakeTheirOwnFactors) {
   const auto file = std::make_shared<SafetensorsFile>(temporary_.path() / "file.safetensors");
   for (const auto& [name, factor] : {std::pair("a.weight", rows.view({6, 1})), {"b.weight", half}}) {
     const at::Tensor whole = product(weight, factor, at::kFloat);
-    NamedTensor part = named_tensors(*file).at(name), swapped = part, turned = part;
+    NamedTensor part = named_tensors({file}).at(name), swapped = part, turned = part;
     take_rows(part, 1, 3);
     swapped.has_halves_swapped = turned.is_transposed = true;
     std::swap(turned.entry.shape[0], turned.entry.shape[1]);
@@ -197,14 +216,47 @@ TEST_F(FactorsTest, OtherFormsAreRefusedByName) {
   }
 }
 
-// The index of shards names factors too.
-TEST_F(FactorsTest, OfShards) {
-  write_safetensors(temporary_.path() / "shard.safetensors",
-                    {{"a.weight", eight_bits({2, 2})}, {"a.weight_scale", at::ones({1})}});
-  std::ofstream(temporary_.path() / "model.safetensors.index.json")
-      << R"({"weight_map": {"a.weight": "shard.safetensors", "a.weight_scale": "shard.safetensors"}})";
-  EXPECT_EQ(Checkpoint(temporary_.path(), Library::kTransformers).keys(),
-            std::vector<std::string>{"a.weight"});
+// A factor and a format count wherever the index of shards has them, before or behind the weight.
+TEST_F(FactorsTest, OfOtherShards) {
+  const at::Tensor weight = eight_bits({4, 2}), first = at::rand({4, 1}) + 0.5, last = at::rand({1}) + 0.5;
+  const std::string formats = R"({"layers": {"b": {"format": "float8_e4m3fn"}}})";
+  write_shards(
+      {{"1.safetensors", {{"a.weight_scale", first}, {"b.weight", weight}, {"scaled_fp8", eight_bits({0})}}},
+       {"2.safetensors",
+        {{"a.weight", weight},
+         {"a.bias", at::ones({4})},
+         {"b.input_scale", last},
+         {"scaled_fp8", eight_bits({0})}}},
+       {"3.safetensors",
+        {{"b.weight_scale", last}, {"b.comfy_quant", text_as_bytes(R"({"format": "float8_e4m3fn"})")}}}},
+      {{"_quantization_metadata", formats}});
+  Checkpoint checkpoint(temporary_.path(), Library::kTransformers);
+  EXPECT_EQ(checkpoint.num_files(), 3U);
+  EXPECT_EQ(checkpoint.keys(), (std::vector<std::string>{"a.bias", "a.weight", "b.weight"}));
+  const at::Tensor whole = product(weight, first, at::kFloat);
+  EXPECT_TRUE(at::equal(checkpoint.load("a.weight", {4, 2}, at::kFloat), whole));
+  EXPECT_TRUE(
+      at::equal(checkpoint.load("a.weight", {4, 2}, at::kFloat, Slice{0, 1, 2}), whole.narrow(0, 1, 2)));
+  EXPECT_TRUE(at::equal(checkpoint.load("b.weight", {4, 2}, at::kFloat), product(weight, last, at::kFloat)));
+}
+
+// What is wrong is said of the shard that says it.
+TEST_F(FactorsTest, OfOtherShardsAreRefusedThere) {
+  const at::Tensor weight = eight_bits({4, 32}), one = at::ones({1});
+  const Tensors in_first = {{"a.weight", weight}, {"a.bias", one}};
+  for (const auto& [in_second, part] : std::vector<std::pair<Tensors, std::string>>{
+           {{{"b.weight_scale", one}}, "'b.weight_scale' is a factor of 'b.weight', which is missing"},
+           {{{"a.weight_scale", at::ones({4, 2})}}, "'a.weight_scale', Float of shape [4, 2]"},
+           {{{"a.weight_scale", one}, {"a.scale_weight", one}}, "'a.weight' has two factors"},
+           {{{"a.weight.absmax", one}}, "'a.weight.absmax' says that 'a.weight' is"},
+           {{{"a.comfy_quant", text_as_bytes(R"({"format": "float8_e5m2"})")}}, "is missing"},
+           {{{"a.comfy_quant", text_as_bytes("{")}}, "a.comfy_quant]"},
+           {{{"a.weight", weight}}, "'a.weight' is also in 1.safetensors"}}) {
+    write_shards({{"1.safetensors", in_first}, {"2.safetensors", in_second}});
+    const std::string message = refusal_of_folder();
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+    EXPECT_NE(message.find((temporary_.path() / "2.safetensors").string()), std::string::npos) << message;
+  }
 }
 
 }  // namespace

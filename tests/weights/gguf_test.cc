@@ -49,7 +49,7 @@ class GgufBlocks : public ::testing::TestWithParam<const char*> {
                       {"blocks", shape, kTypeNumbers.at(GetParam()), bytes_of_blocks(bytes_)},
                       {"row", {shape[1]}, kTypeNumbers.at(GetParam()), bytes_of_blocks(bytes_[0])}});
     auto file = open_tensor_file(path);
-    NamedTensors tensors = named_tensors(*file);
+    NamedTensors tensors = named_tensors({file});
     NamedTensor rows = tensors.at("blocks"), swapped = rows;
     take_rows(rows, 1, 3);
     rows.has_halves_swapped = false;

@@ -67,7 +67,7 @@ Case read_case(const std::filesystem::path& file) {
 
 std::unique_ptr<weights::Checkpoint> open_weights(const std::filesystem::path& path) {
   auto file = weights::open_tensor_file(path);
-  weights::NamedTensors tensors = weights::named_tensors(*file);
+  weights::NamedTensors tensors = weights::named_tensors({file});
   return std::make_unique<weights::Checkpoint>(std::move(file), std::move(tensors));
 }
 
