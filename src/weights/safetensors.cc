@@ -70,8 +70,8 @@ bool read_count(const Json& value, uint64_t& count) {
   return count <= static_cast<uint64_t>(INT64_MAX);
 }
 
-TensorEntry parse_entry(const Json& value, const std::string& key, uint64_t data_bytes,
-                        const std::string& where) {
+// Its end may still lie behind the file's.
+TensorEntry parse_entry(const Json& value, const std::string& key, const std::string& where) {
   const auto refuse = [&](const char* what) { input_error(where, "'{}': {}", key, what); };
   if (!value.is_object()) refuse("expected an object with dtype, shape and data_offsets");
   for (const char* field : {"dtype", "shape", "data_offsets"}) {
@@ -100,34 +100,10 @@ TensorEntry parse_entry(const Json& value, const std::string& key, uint64_t data
     refuse("data_offsets must be two non-negative integers");
   }
   if (entry.begin > entry.end) refuse("data_offsets run backwards");
-  if (entry.end > data_bytes) {
-    input_error(where, "'{}': ends at byte {} of the data, but the file holds only {}: {}", key, entry.end,
-                data_bytes, kGetFileAgain);
-  }
   if (entry.end - entry.begin != bytes) {
     input_error(where, "'{}': expected {}, got {}", key, counted_bytes(bytes), entry.end - entry.begin);
   }
   return entry;
-}
-
-// Tensors must cover the data section without overlaps and gaps, as the format demands.
-void check_layout(const TensorFileHeader& header, uint64_t data_bytes, const std::string& where) {
-  std::vector<std::pair<const std::string*, const TensorEntry*>> order;
-  for (const auto& [key, entry] : header.tensors) order.emplace_back(&key, &entry);
-  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.second->begin, a.second->end) < std::tie(b.second->begin, b.second->end);
-  });
-  uint64_t end = 0;
-  for (const auto& [key, entry] : order) {
-    if (entry->begin < end) input_error(where, "'{}': overlaps the tensor before it", *key);
-    if (entry->begin > end)
-      input_error(where, "'{}': a gap of {} before it belongs to no tensor", *key,
-                  counted_bytes(entry->begin - end));
-    end = entry->end;
-  }
-  if (end != data_bytes) {
-    input_error(where, "the tensors end at byte {} of the data, but the file holds {}", end, data_bytes);
-  }
 }
 
 }  // namespace
@@ -159,7 +135,7 @@ TensorFileHeader parse_safetensors(std::span<const std::byte> file, uint64_t fil
   const uint64_t data_bytes = file_bytes - header.data_offset;
   for (const auto& [key, value] : json.items()) {
     if (key != "__metadata__") {
-      header.tensors.emplace(key, parse_entry(value, key, data_bytes, where));
+      header.tensors.emplace(key, parse_entry(value, key, where));
       continue;
     }
     if (!value.is_object()) input_error(where, "'__metadata__' must be an object of strings");
@@ -168,7 +144,7 @@ TensorFileHeader parse_safetensors(std::span<const std::byte> file, uint64_t fil
       header.metadata.emplace(name, text_value.get<std::string>());
     }
   }
-  check_layout(header, data_bytes, where);
+  check_places(header, data_bytes, Gaps::kRefused, where);
   return header;
 }
 

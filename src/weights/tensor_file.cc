@@ -1,5 +1,11 @@
 #include "weights/tensor_file.h"
 
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "core/error.h"
+#include "core/text.h"
 #include "weights/gguf.h"
 #include "weights/safetensors.h"
 
@@ -13,6 +19,27 @@ TensorFileHeader parse_either(std::span<const std::byte> file, uint64_t file_byt
 }
 
 }  // namespace
+
+void check_places(const TensorFileHeader& header, uint64_t data_bytes, Gaps gaps, const std::string& where) {
+  std::vector<std::pair<const std::string*, const TensorEntry*>> order;
+  for (const auto& [key, entry] : header.tensors) order.emplace_back(&key, &entry);
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.second->begin, a.second->end) < std::tie(b.second->begin, b.second->end);
+  });
+  uint64_t end = 0;
+  for (const auto& [key, entry] : order) {
+    if (entry->end > data_bytes)
+      input_error(where, "'{}': ends at byte {} of the data, but the file holds only {}: {}", *key,
+                  entry->end, data_bytes, kGetFileAgain);
+    if (entry->begin < end) input_error(where, "'{}': overlaps the tensor before it", *key);
+    if (entry->begin > end && gaps == Gaps::kRefused)
+      input_error(where, "'{}': a gap of {} before it belongs to no tensor", *key,
+                  counted(static_cast<int64_t>(entry->begin - end), "byte"));
+    end = entry->end;
+  }
+  if (end != data_bytes && gaps == Gaps::kRefused)
+    input_error(where, "the tensors end at byte {} of the data, but the file holds {}", end, data_bytes);
+}
 
 TensorFile::TensorFile(const std::filesystem::path& path, Parser& parse)
     : path_(path), file_(path), header_(parse(file_.bytes(), file_.bytes().size(), path.string())) {}

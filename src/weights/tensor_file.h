@@ -35,6 +35,13 @@ struct TensorFileHeader {
   uint64_t data_offset;  // of the data section in the file
 };
 
+// Whether bytes of the data section may belong to no tensor.
+enum class Gaps { kAllowed, kRefused };
+
+// Throws Error(kInput), with `where` in the message, unless all tensors lie in the data section, of
+// `data_bytes`, and none overlaps another. Each must end at or behind its beginning.
+void check_places(const TensorFileHeader& header, uint64_t data_bytes, Gaps gaps, const std::string& where);
+
 // Its tensors are read where they are, without a copy.
 class TensorFile {
  public:
