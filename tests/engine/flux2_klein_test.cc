@@ -2,15 +2,12 @@
 // and what its models and requests may say.
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "core/field_name.h"
 #include "engine/lone_denoiser.h"
 #include "models/flux2.h"
 #include "tests/support/degrees.h"
-#include "tests/support/folder_fixture.h"
 #include "tests/support/generate.h"
-#include "tests/support/golden.h"
+#include "tests/support/golden_folder_fixture.h"
 #include "tests/support/tiny_pipeline.h"
 
 namespace tessera::engine {
@@ -26,14 +23,19 @@ const Model& tiny_klein() {
 }
 
 Request klein_request() {
-  Request request;
-  request.prompts = {"a cat"};
-  request.height = request.width = 32;
-  request.num_inference_steps = 2;
+  Request request = small_request();
   request.max_sequence_length = 16;
-  request.seed = 1;
-  request.dtype = at::kFloat;
   return request;
+}
+
+// PipeFusion is exact where all blocks of a step take all patches.
+void expect_golden_on_ranks(const std::string& run) {
+  for (const int64_t ranks : {2, 3}) {
+    std::vector<parallel::ParallelOptions> methods = exact_methods(ranks);
+    methods.push_back(parallel::degrees(1, false, ranks, 1, 1, 1));
+    methods.back().num_pipeline_patch = 1;
+    klein_pipeline().expect_golden_on_ranks(ranks, {run}, methods);
+  }
 }
 
 // In each request latents come as diffusers gives them for the output type "latent".
@@ -41,14 +43,8 @@ TEST(Flux2Klein, EqualsDiffusers) {
   klein_pipeline().expect_golden({"guided", "unguided"});
 }
 
-// PipeFusion is exact where all blocks of a step take all patches.
 TEST(Flux2Klein, IsTheSameOnManyRanks) {
-  for (const int64_t ranks : {2, 3}) {
-    std::vector<parallel::ParallelOptions> methods = exact_methods(ranks);
-    methods.push_back(parallel::degrees(1, false, ranks, 1, 1, 1));
-    methods.back().num_pipeline_patch = 1;
-    klein_pipeline().expect_golden_on_ranks(ranks, {"guided"}, methods);
-  }
+  expect_golden_on_ranks("guided");
 }
 
 // The first picture says the size of the image where the request does not.
@@ -61,12 +57,7 @@ TEST(Flux2Klein, RefersToPicturesAsDiffusers) {
 }
 
 TEST(Flux2Klein, RefersToPicturesOnManyRanks) {
-  for (const int64_t ranks : {2, 3}) {
-    std::vector<parallel::ParallelOptions> methods = exact_methods(ranks);
-    methods.push_back(parallel::degrees(1, false, ranks, 1, 1, 1));
-    methods.back().num_pipeline_patch = 1;
-    klein_pipeline().expect_golden_on_ranks(ranks, {"edited_two"}, methods);
-  }
+  expect_golden_on_ranks("edited_two");
 }
 
 // As on ranks that are on other hosts than the files, and for plans.
@@ -184,12 +175,8 @@ TEST_F(DistilledFlux2Klein, RunsWithoutGuidance) {
 // As diffusers' pipeline does.
 TEST(Flux2Klein, LeavesNoiseLevelsToAFileThatHasItsOwn) {
   const Settings settings = resolve(klein_request(), tiny_klein());
-  const auto levels_of = [&](const Json& changes) {
-    Model model = tiny_klein();
-    Json options = model.scheduler.values();
-    options.update(changes);
-    model.scheduler = {options, "scheduler.json"};
-    return make_sampler(settings, model)->timesteps();
+  const auto levels_of = [&](const Json& options) {
+    return make_sampler(settings, with_scheduler(tiny_klein(), options))->timesteps();
   };
   const auto levels = [&](samplers::SamplerRun run) {
     run.steps = settings.steps;
@@ -203,18 +190,9 @@ TEST(Flux2Klein, LeavesNoiseLevelsToAFileThatHasItsOwn) {
   EXPECT_EQ(levels_of({{"use_flow_sigmas", false}}), even);
 }
 
-class Flux2KleinFolder : public FolderFixture {
+class Flux2KleinFolder : public GoldenFolderFixture {
  protected:
-  void SetUp() override {
-    std::filesystem::copy(golden_folder("tiny-flux2-klein"), folder_,
-                          std::filesystem::copy_options::recursive);
-  }
-
-  void change(const std::filesystem::path& file, const Json& keys) const {
-    Json values = read_json(folder_ / file);
-    values.update(keys);
-    std::ofstream(folder_ / file) << values;
-  }
+  void SetUp() override { copy_golden("tiny-flux2-klein"); }
 };
 
 TEST_F(Flux2KleinFolder, MayBeDistilled) {
@@ -237,9 +215,7 @@ TEST_F(Flux2KleinFolder, RefusesATransformerThatTakesTheGuidanceScale) {
   EXPECT_NE(
       refusal_with_code([&] { read_lone_denoiser(folder_ / "transformer"); }).find(refusal + "got true"),
       std::string::npos);
-  Json without = read_json(folder_ / "transformer/config.json");
-  without.erase("guidance_embeds");
-  std::ofstream(folder_ / "transformer/config.json") << without;
+  change("transformer/config.json", {{"guidance_embeds", nullptr}});
   EXPECT_NE(refusal_with_code([&] { read_model(folder_); }).find(refusal + "but it is missing"),
             std::string::npos);
   change("transformer/config.json", {{"guidance_embeds", false}});

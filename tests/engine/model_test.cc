@@ -7,27 +7,20 @@
 #include "core/log.h"
 #include "engine/component_cache.h"
 #include "engine/model.h"
-#include "tests/support/folder_fixture.h"
-#include "tests/support/golden.h"
+#include "tests/support/golden_folder_fixture.h"
 
 namespace tessera::engine {
 namespace {
 
 namespace fs = std::filesystem;
 
-class ModelConfig : public FolderFixture, public testing::WithParamInterface<const char*> {
+class ModelConfig : public GoldenFolderFixture, public testing::WithParamInterface<const char*> {
  protected:
   void SetUp() override {
-    fs::copy(golden_folder(GetParam()), folder_, fs::copy_options::recursive);
+    copy_golden(GetParam());
     for (const auto& entry : fs::directory_iterator(folder_)) {
       if (fs::exists(entry.path() / "config.json")) configs_.push_back(entry.path() / "config.json");
     }
-  }
-
-  void change(const fs::path& path, const Json& keys) const {
-    Json values = read_json(path);
-    values.merge_patch(keys);
-    std::ofstream(path) << values;
   }
 
   std::vector<std::string> warnings() const {

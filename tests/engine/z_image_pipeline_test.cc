@@ -2,13 +2,11 @@
 // what its requests may say.
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "core/field_name.h"
 #include "ops/operation.h"
 #include "tests/support/generate.h"
+#include "tests/support/golden_folder_fixture.h"
 #include "tests/support/rank_threads.h"
-#include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_pipeline.h"
 #include "tests/support/tiny_pixart.h"
 
@@ -22,16 +20,6 @@ const TinyPipeline& z_image_pipeline() {
 
 const Model& tiny_z_image() {
   return z_image_pipeline().model();
-}
-
-Request z_image_request() {
-  Request request;
-  request.prompts = {"a cat"};
-  request.height = request.width = 32;
-  request.num_inference_steps = 2;
-  request.seed = 1;
-  request.dtype = at::kFloat;
-  return request;
 }
 
 TEST(ZImage, EqualsDiffusers) {
@@ -60,7 +48,7 @@ TEST(ZImage, HasThePipelinesDefaults) {
 }
 
 TEST(ZImage, IsGuidedAbove0) {
-  Request request = z_image_request();
+  Request request = small_request();
   request.guidance_scale = 0.25;
   request.negative_prompts = {"blurry"};
   request.cfg_normalization = 1;
@@ -90,7 +78,7 @@ TEST(ZImage, IsGuidedAbove0) {
 TEST(ZImage, TakesLimitsOfGuidedRequestsAlone) {
   Engine engine(tiny_z_image(), kNoLimit);
   const auto settings = [](double guidance, double normalization, double truncation) {
-    Request request = z_image_request();
+    Request request = small_request();
     request.guidance_scale = guidance;
     if (guidance > 0) {
       request.cfg_normalization = normalization;
@@ -114,7 +102,7 @@ TEST(ZImage, TakesLimitsOfGuidedRequestsAlone) {
 // Whether ranks divide an image or not; those of CFG have a branch each.
 TEST(ZImage, EvaluatesOneBranchWhereGuidanceIsOver) {
   const auto flops_of = [](double truncation) {
-    Request request = z_image_request();
+    Request request = small_request();
     request.cfg_truncation = truncation;
     int64_t flops = 0;
     bool denoises = false;
@@ -132,7 +120,7 @@ TEST(ZImage, EvaluatesOneBranchWhereGuidanceIsOver) {
 }
 
 TEST(ZImage, LimitsNoNormsOfPatches) {
-  Request request = z_image_request();
+  Request request = small_request();
   request.cfg_normalization = 1;
   const parallel::ParallelOptions pipeline = parallel::degrees(1, false, 2, 1, 1, 1);
   const auto lay_out = [&] {
@@ -152,16 +140,13 @@ TEST(ZImage, LimitsNoNormsOfPatches) {
 
 // diffusers' pipeline hands noise levels to its scheduler.
 TEST(ZImage, RefusesSamplersThatTakeNoNoiseLevels) {
-  Request request = z_image_request();
+  Request request = small_request();
   request.scheduler = "unipc";
   EXPECT_EQ(
       refusal_with_code([&] { generate(resolve(request, tiny_z_image()), tiny_z_image()); }),
       "2 [scheduler] the model hands its noise levels to its sampler; UniPCMultistepScheduler cannot take "
       "them, got 'unipc'; flow-euler can");
-  Model model = tiny_z_image();
-  Json options = model.scheduler.values();
-  options["_class_name"] = "EulerDiscreteScheduler";
-  model.scheduler = {options, "scheduler.json"};
+  const Model model = with_scheduler(tiny_z_image(), {{"_class_name", "EulerDiscreteScheduler"}});
   request.scheduler.reset();
   EXPECT_EQ(
       refusal_with_code([&] { make_sampler(resolve(request, model), model); }),
@@ -171,23 +156,17 @@ TEST(ZImage, RefusesSamplersThatTakeNoNoiseLevels) {
   EXPECT_EQ(refusal_with_code([&] { make_sampler(resolve(request, model), model); }), "accepted");
 }
 
-class ZImagePositions : public ::testing::Test {
+class ZImagePositions : public GoldenFolderFixture {
  protected:
   void SetUp() override {
-    std::filesystem::copy(golden_folder("tiny-z-image"), temporary_.path(),
-                          std::filesystem::copy_options::recursive);
-    const std::filesystem::path file = temporary_.path() / "transformer" / "config.json";
-    Json config = read_json(file);
-    config["axes_lens"] = {97, 5, 6};
-    std::ofstream(file) << config;
+    copy_golden("tiny-z-image");
+    change("transformer/config.json", {{"axes_lens", {97, 5, 6}}});
   }
-
-  TemporaryFolder temporary_;
 };
 
 TEST_F(ZImagePositions, LimitSides) {
-  const Model model = read_model(temporary_.path());
-  Request request = z_image_request();
+  const Model model = read_model(folder_);
+  Request request = small_request();
   request.height.reset();
   request.width.reset();
   EXPECT_EQ(resolve(request, model).height, 40);
@@ -207,8 +186,8 @@ TEST_F(ZImagePositions, LimitSides) {
 
 // The text is filled up to a multiple of 32, of which the position of the picture is one behind.
 TEST_F(ZImagePositions, LimitTextsOnAllRanks) {
-  const Model model = read_model(temporary_.path());
-  Request request = z_image_request();
+  const Model model = read_model(folder_);
+  Request request = small_request();
   request.height = 40;
   const std::string words =
       "a cat and a dog and a house and a star and a cat and a dog and a house and a star";

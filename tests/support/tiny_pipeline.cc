@@ -60,6 +60,23 @@ void TinyPipeline::expect_golden_on_ranks(int64_t ranks, const std::vector<std::
       comm::Wire::kShared);
 }
 
+Request small_request() {
+  Request request;
+  request.prompts = {"a cat"};
+  request.height = request.width = 32;
+  request.num_inference_steps = 2;
+  request.seed = 1;
+  request.dtype = at::kFloat;
+  return request;
+}
+
+Model with_scheduler(Model model, const Json& options) {
+  Json all = model.scheduler.values();
+  all.update(options);
+  model.scheduler = {all, "scheduler.json"};
+  return model;
+}
+
 std::vector<parallel::ParallelOptions> exact_methods(int64_t ranks) {
   using parallel::degrees;
   std::vector<parallel::ParallelOptions> methods = {

@@ -32,6 +32,12 @@ class TinyPipeline {
   Model model_;
 };
 
+// An image of 32 x 32 pixels in two steps, in fp32.
+Request small_request();
+
+// A model whose scheduler has these options besides its own or in their place.
+Model with_scheduler(Model model, const Json& options);
+
 // Each method that gives on so many ranks what one rank gives, for any request of a transformer.
 std::vector<parallel::ParallelOptions> exact_methods(int64_t ranks);
 
