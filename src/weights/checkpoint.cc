@@ -10,9 +10,11 @@
 #include "core/field_name.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "weights/denoiser_file.h"
 #include "weights/loading_hook.h"
 #include "weights/safetensors.h"
 #include "weights/shard_index.h"
+#include "weights/single_file.h"
 
 namespace tessera::weights {
 namespace {
@@ -127,8 +129,15 @@ bool Checkpoint::has(const std::string& key) const {
 
 const NamedTensor& Checkpoint::find(const std::string& key) const {
   const auto place = tensors_.find(key);
-  if (place == tensors_.end()) input_error(folder_.string(), "weight '{}' is missing", key);
-  return place->second;
+  if (place != tensors_.end()) return place->second;
+  std::string what;
+  for (const std::shared_ptr<TensorFile>& file : files_) {
+    if (!used_.empty()) break;  // of the right model, so what is missing is all that can be said
+    refuse_additions(file->header(), file->path().string());
+    if (const KnownFile* const known = recognise(file->header()))
+      what = fmt::format("; by its names {} is of {}", file->path().filename().string(), known->title);
+  }
+  input_error(folder_.string(), "weight '{}' is missing{}", key, what);
 }
 
 const TensorEntry& Checkpoint::entry(const std::string& key) const {

@@ -7,9 +7,11 @@
 #include <new>
 
 #include "core/error.h"
+#include "core/field_name.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "core/text.h"
+#include "weights/gguf.h"
 
 namespace tessera::weights {
 namespace {
@@ -115,7 +117,12 @@ TensorFileHeader parse_safetensors(std::span<const std::byte> file, uint64_t fil
     input_error(where, "a file of {} is too short for safetensors: {}", counted_bytes(file_bytes),
                 kGetFileAgain);
   }
-  refuse_git_lfs_pointer({reinterpret_cast<const char*>(file.data()), file.size()}, where);
+  const std::string_view beginning(reinterpret_cast<const char*>(file.data()), file.size());
+  refuse_git_lfs_pointer(beginning, where);
+  if (is_gguf(beginning))
+    input_error(where,
+                "is a GGUF file, which holds a transformer alone; name it as {}, and this folder as {}",
+                field("model"), field("config"));
   std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
   if (header_bytes > kMaxHeaderBytes) {
     input_error(where, "a header of {} bytes is over the limit of {}: not a safetensors file", header_bytes,

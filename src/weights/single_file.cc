@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -171,6 +172,15 @@ void rename_open_clip(Renamer& names, const std::string& root) {
   }
 }
 
+bool any_name(const TensorFileHeader& header, const std::function<bool(std::string_view)>& holds) {
+  return std::any_of(header.tensors.begin(), header.tensors.end(),
+                     [&](const auto& each) { return holds(each.first); });
+}
+
+bool all_names(const TensorFileHeader& header, const std::function<bool(std::string_view)>& holds) {
+  return !any_name(header, [&](std::string_view key) { return !holds(key); });
+}
+
 }  // namespace
 
 NamedTensors single_file_part(const NamedTensors& tensors, const std::string& part) {
@@ -187,30 +197,30 @@ NamedTensors single_file_part(const NamedTensors& tensors, const std::string& pa
   return std::move(names.result);
 }
 
-void require_whole_model(const TensorFileHeader& header, const std::string& where) {
-  const auto any = [&](const auto& holds) {
-    return std::any_of(header.tensors.begin(), header.tensors.end(),
-                       [&](const auto& each) { return holds(std::string_view(each.first)); });
+void refuse_additions(const TensorFileHeader& header, const std::string& where) {
+  const auto has = [&](std::string_view part) {
+    return any_name(header, [&](std::string_view key) { return key.find(part) != std::string_view::npos; });
   };
-  const auto all = [&](const auto& holds) { return !any([&](std::string_view key) { return !holds(key); }); };
-  const auto has = [&](std::string_view text) {
-    return any([&](std::string_view key) { return key.find(text) != std::string_view::npos; });
-  };
-  if (any([](std::string_view key) { return key.starts_with("model.diffusion_model."); })) return;
   if (has("lora_") || has(".lora.") || has("hada_"))
     input_error(where, "is a LoRA, which cannot be added to a model yet; name a whole model");
-  if (any([](std::string_view key) {
+  if (any_name(header, [](std::string_view key) {
         return key.starts_with("control_model.") || key.starts_with("controlnet_");
       }))
     input_error(where, "is a ControlNet, which cannot be used yet; name a whole model");
-  if (all([](std::string_view key) {
+  if (!header.tensors.empty() && all_names(header, [](std::string_view key) {
         return key == "emb_params" || key == "clip_l" || key == "clip_g" ||
                key.starts_with("string_to_param") || (key.starts_with('<') && key.ends_with('>'));
       }))
     input_error(where,
                 "is an embedding of textual inversion; load it with diffusers and save the tokenizer and the "
                 "text encoder, or name a whole model");
-  if (all([](std::string_view key) {
+}
+
+void require_whole_model(const TensorFileHeader& header, const std::string& where) {
+  if (any_name(header, [](std::string_view key) { return key.starts_with("model.diffusion_model."); }))
+    return;
+  refuse_additions(header, where);
+  if (all_names(header, [](std::string_view key) {
         return key.starts_with("encoder.") || key.starts_with("decoder.") ||
                key.find("quant_conv.") != std::string_view::npos;
       }))

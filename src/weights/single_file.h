@@ -16,8 +16,10 @@ namespace tessera::weights {
 // weights/denoiser_file.h.
 NamedTensors single_file_part(const NamedTensors& tensors, const std::string& part);
 
-// Throws Error(kInput) that says what the file is, if it is known to hold something else than a whole model:
-// a LoRA, an embedding, a ControlNet, a VAE alone.
+// Throws Error(kInput) that says what the file is, if it is known to hold what is added to a model: a LoRA,
+// an embedding, a ControlNet.
+void refuse_additions(const TensorFileHeader& header, const std::string& where);
+// The same for a VAE alone too.
 void require_whole_model(const TensorFileHeader& header, const std::string& where);
 // Whether the text encoders of the file are those of Stable Diffusion XL, or of 1.x and 2.x; empty if it has
 // none.

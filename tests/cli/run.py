@@ -6,6 +6,7 @@ import sys
 
 import test_analyze  # noqa: F401  (registers its tests)
 import test_auto  # noqa: F401
+import test_broken_files  # noqa: F401
 import test_calibrate  # noqa: F401
 import test_compare  # noqa: F401  (registers its tests)
 import test_denoiser_files  # noqa: F401

@@ -62,6 +62,25 @@ TEST_F(CheckpointTest, PagesOfWhatWasConvertedLeaveMemory) {
   EXPECT_LE(resident_kilobytes(folder_), 100);
 }
 
+// While nothing of it has been read.
+TEST_F(CheckpointTest, SaysWhatAFileIsThatLacksAWeight) {
+  const auto said = [&](const char* key, bool is_in_use) {
+    write_safetensors(folder_ / "model.safetensors", {{key, at::ones({2})}});
+    Checkpoint checkpoint(folder_, kTransformers);
+    const Scope scope(checkpoint, {});
+    if (is_in_use) scope.tensor(key, {2});
+    return refusal([&] { scope.tensor("gone", {2}); });
+  };
+  EXPECT_TRUE(said("x_pad_token", false)
+                  .ends_with("weight 'gone' is missing; by its names model.safetensors is of Z-Image"));
+  EXPECT_TRUE(said("x_pad_token", true).ends_with("weight 'gone' is missing"));
+  EXPECT_TRUE(said("some", false).ends_with("weight 'gone' is missing"));
+  EXPECT_NE(said("attn.to_q.lora_A.weight", false).find("model.safetensors] is a LoRA"), std::string::npos);
+  write_safetensors(folder_ / "model.safetensors", {});
+  Checkpoint empty(folder_, kTransformers);
+  EXPECT_TRUE(refusal([&] { empty.load("gone", {2}, at::kFloat); }).ends_with("weight 'gone' is missing"));
+}
+
 TEST_F(CheckpointTest, LoadsConvertsAndSlices) {
   const at::Tensor weight = at::randn({6, 4});
   write_safetensors(folder_ / "model.safetensors", {{"block.0.weight", weight}, {"other", at::ones({2})}});

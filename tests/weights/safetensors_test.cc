@@ -109,6 +109,8 @@ TEST(Safetensors, RefusesAnAbsurdHeaderLength) {
   const uint64_t length = uint64_t{1} << 60;
   const std::string file(reinterpret_cast<const char*>(&length), sizeof(length));
   EXPECT_NE(refusal(file + "{}").find("over the limit"), std::string::npos);
+  EXPECT_NE(refusal("GGUF" + std::string(60, '\0')).find("is a GGUF file, which holds a transformer alone"),
+            std::string::npos);
   EXPECT_NE(refusal("version https://git-lfs.github.com/spec/v1\noid sha256:0\n").find("git lfs pull"),
             std::string::npos);
 }
