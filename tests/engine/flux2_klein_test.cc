@@ -15,15 +15,6 @@
 namespace tessera::engine {
 namespace {
 
-const TinyPipeline& klein_pipeline() {
-  static const TinyPipeline pipeline("tiny-flux2-klein");
-  return pipeline;
-}
-
-const Model& tiny_klein() {
-  return klein_pipeline().model();
-}
-
 Request klein_request() {
   Request request = small_request();
   request.max_sequence_length = 16;
@@ -119,8 +110,7 @@ TEST(Flux2Klein, NeedsNoFilesWhereSizesAreKnown) {
 TEST(Flux2Klein, AloneRefersToPictures) {
   Request request = klein_request();
   request.images = {"a.png"};
-  const std::string refusal =
-      refusal_with_code([&] { resolve(request, TinyPipeline("tiny-z-image").model()); });
+  const std::string refusal = refusal_with_code([&] { resolve(request, tiny_z_image()); });
   EXPECT_NE(refusal.find("2 [image] Z-Image does not support it"), std::string::npos) << refusal;
   EXPECT_NE(refusal.find("it is an option of FLUX.2 klein"), std::string::npos) << refusal;
 }

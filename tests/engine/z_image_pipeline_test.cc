@@ -13,15 +13,6 @@
 namespace tessera::engine {
 namespace {
 
-const TinyPipeline& z_image_pipeline() {
-  static const TinyPipeline pipeline("tiny-z-image");
-  return pipeline;
-}
-
-const Model& tiny_z_image() {
-  return z_image_pipeline().model();
-}
-
 TEST(ZImage, EqualsDiffusers) {
   z_image_pipeline().expect_golden({"guided", "turbo", "limited"});
 }

@@ -19,6 +19,7 @@
 #include "tests/plan/stdit_xl.h"
 #include "tests/support/degrees.h"
 #include "tests/support/tiny_open_sora.h"
+#include "tests/support/tiny_pipeline.h"
 #include "tests/support/tiny_pixart.h"
 #include "tests/support/tiny_stable_diffusion.h"
 
@@ -57,9 +58,18 @@ engine::Request video_request() {
   return request;
 }
 
+engine::Request edit_request() {
+  engine::Request request = plain_image_request();
+  request.max_sequence_length = 24;
+  request.image_sizes = {"64x80", "70x101"};
+  return request;
+}
+
 std::vector<Subject> subjects() {
   return {{"PixArt", engine::tiny, image_request},
           {"StableDiffusion", engine::tiny_sd, plain_image_request},
+          {"ZImage", engine::tiny_z_image, plain_image_request},
+          {"Flux2Klein", engine::tiny_klein, edit_request},
           {"OpenSora", engine::tiny_video, video_request},
           {"OpenSora1_1", engine::tiny_video_1_1, video_request}};
 }

@@ -13,6 +13,7 @@
 #include "tests/support/degrees.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/tiny_open_sora.h"
+#include "tests/support/tiny_pipeline.h"
 #include "tests/support/tiny_pixart.h"
 #include "tests/support/tiny_stable_diffusion.h"
 
@@ -64,12 +65,28 @@ engine::Request exact_request() {  // PixArt would change the size
   return request;
 }
 
+engine::Request wide_klein_request() {  // its texts are filled up to this length
+  engine::Request request = wide_request();
+  request.max_sequence_length = 24;
+  return request;
+}
+
+engine::Request edit_request() {
+  engine::Request request = wide_klein_request();
+  for (const char* name : {"70x101.png", "64x80.png"})
+    request.images.push_back(golden_folder("tiny-flux2-klein") / "golden" / name);
+  return request;
+}
+
 std::vector<Subject> subjects() {
   return {{"PixArt", engine::tiny, exact_request, at::kFloat, 0},
           {"PixArtInBf16", engine::tiny, exact_request, at::kBFloat16, 0},
           {"StableDiffusion", engine::tiny_sd, wide_request, at::kFloat, 1},
           {"StableDiffusionXL", tiny_sdxl, wide_request, at::kFloat, 1},
           {"StableDiffusionXLInBf16", tiny_sdxl, wide_request, at::kBFloat16, 1},
+          {"ZImage", engine::tiny_z_image, wide_request, at::kFloat, 0},
+          {"Flux2Klein", engine::tiny_klein, edit_request, at::kFloat, 0},
+          {"Flux2KleinInBf16", engine::tiny_klein, wide_klein_request, at::kBFloat16, 0},
           {"OpenSora", engine::tiny_video, video_request, at::kFloat, 1},
           {"OpenSoraInBf16", engine::tiny_video, video_request, at::kBFloat16, 1},
           {"OpenSora1_1", engine::tiny_video_1_1, video_request, at::kFloat, 1}};
@@ -79,6 +96,8 @@ std::vector<Subject> subjects_of_products() {
   return {{"PixArt", engine::tiny, exact_request, at::kFloat, 3},
           {"StableDiffusionXL", tiny_sdxl, wide_request, at::kFloat, 5},
           {"StableDiffusionXLInBf16", tiny_sdxl, wide_request, at::kBFloat16, 5},
+          {"ZImageInBf16", engine::tiny_z_image, wide_request, at::kBFloat16, 0},
+          {"Flux2Klein", engine::tiny_klein, edit_request, at::kFloat, 0},
           {"OpenSora", engine::tiny_video, video_request, at::kFloat, 3},
           {"OpenSora1_1", engine::tiny_video_1_1, video_request, at::kFloat, 3}};
 }
@@ -86,6 +105,8 @@ std::vector<Subject> subjects_of_products() {
 std::vector<Subject> subjects_of_unequal_ranks() {
   return {{"PixArt", engine::tiny, exact_request, at::kFloat, 0},
           {"StableDiffusionXL", tiny_sdxl, wide_request, at::kFloat, 1},
+          {"ZImage", engine::tiny_z_image, wide_request, at::kFloat, 0},
+          {"Flux2Klein", engine::tiny_klein, edit_request, at::kFloat, 0},
           {"OpenSora", engine::tiny_video, video_request, at::kFloat, 1}};
 }
 
@@ -99,12 +120,14 @@ RankTrace record_run(const engine::Settings& settings, const engine::Model& mode
   observer.started = [&](engine::Phase phase) {
     switch (phase) {
       case engine::Phase::kLoadTextEncoder:
+      case engine::Phase::kLoadVideoEncoder:
         return recorder.begin_loading(Phase::kEncode);
       case engine::Phase::kLoadDenoiser:
         return recorder.begin_loading(Phase::kDenoise);
       case engine::Phase::kLoadDecoder:
         return recorder.begin_loading(Phase::kDecode);
       case engine::Phase::kEncode:
+      case engine::Phase::kEncodeFrames:
       case engine::Phase::kDenoise:
       case engine::Phase::kDecode:
         return recorder.end_loading();
@@ -405,7 +428,13 @@ TEST(MeasuredTraces, HaveTheTimeOfEachEventOnEveryRank) {
     EXPECT_FALSE(event.time.has_value());
 }
 
-// The keys and values of the prompt are computed once, however many steps a run has.
+bool is_of_prompt(const std::string& role) {
+  return role.ends_with("attn2.to_kv") || role.ends_with("cross_attn.kv_linear") ||
+         role == "context_embedder" || role.starts_with("cap_embedder.") ||
+         role.starts_with("context_refiner.");
+}
+
+// What takes the prompt alone is computed once, however many steps a run has.
 TEST(TracedSteps, DoNotHoldWhatARunDoesOnce) {
   for (const Subject& subject : subjects()) {
     const engine::Settings settings = engine::resolve(subject.request(), subject.model());
@@ -416,9 +445,9 @@ TEST(TracedSteps, DoNotHoldWhatARunDoesOnce) {
       const auto* operation = std::get_if<OperationEvent>(&event.what);
       if (event.phase != Phase::kDenoise || !operation) continue;
       const std::string& role = operation->role;
-      const bool is_of_prompt = role.ends_with("attn2.to_kv") || role.ends_with("cross_attn.kv_linear");
-      EXPECT_EQ(event.step == kBeforeSteps, is_of_prompt || event.step < 0) << subject.name << " " << role;
-      once += event.step == kBeforeSteps && is_of_prompt ? 1 : 0;
+      EXPECT_EQ(event.step == kBeforeSteps, is_of_prompt(role) || event.step < 0)
+          << subject.name << " " << role;
+      once += event.step == kBeforeSteps && is_of_prompt(role) ? 1 : 0;
       in_steps += event.step >= 0 && event.step < 2 ? 1 : 0;
     }
     EXPECT_GT(once, 0) << subject.name;

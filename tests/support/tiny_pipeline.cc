@@ -60,6 +60,24 @@ void TinyPipeline::expect_golden_on_ranks(int64_t ranks, const std::vector<std::
       comm::Wire::kShared);
 }
 
+const TinyPipeline& z_image_pipeline() {
+  static const TinyPipeline pipeline("tiny-z-image");
+  return pipeline;
+}
+
+const Model& tiny_z_image() {
+  return z_image_pipeline().model();
+}
+
+const TinyPipeline& klein_pipeline() {
+  static const TinyPipeline pipeline("tiny-flux2-klein");
+  return pipeline;
+}
+
+const Model& tiny_klein() {
+  return klein_pipeline().model();
+}
+
 Request small_request() {
   Request request;
   request.prompts = {"a cat"};

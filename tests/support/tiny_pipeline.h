@@ -32,6 +32,11 @@ class TinyPipeline {
   Model model_;
 };
 
+const TinyPipeline& z_image_pipeline();
+const Model& tiny_z_image();
+const TinyPipeline& klein_pipeline();
+const Model& tiny_klein();
+
 // An image of 32 x 32 pixels in two steps, in fp32.
 Request small_request();
 
