@@ -120,7 +120,7 @@ def scaled(original, names, by_row):
     return file, numbers
 
 
-def quantised(original, path, architecture):
+def quantised(original, path, architecture, small=SMALL, large=LARGE):
     """Writes a GGUF file, and returns the numbers that it stands for."""
     random = np.random.default_rng(2)
     writer = gguf.GGUFWriter(path, architecture)
@@ -131,13 +131,13 @@ def quantised(original, path, architecture):
     for name, tensor in original.items():
         kind = Type.F32 if tensor.dim() < 2 else Type.BF16
         data = tensor.numpy()
-        if tensor.dim() == 2 and tensor.shape[1] % 256 == 0:
-            kind = list(LARGE)[count % len(LARGE)]
+        if large and tensor.dim() == 2 and tensor.shape[1] % 256 == 0:
+            kind = list(large)[count % len(large)]
             spread = tensor.std().item()
-            data = random_blocks(kind, len(tensor), tensor.shape[1] // 256, random, [spread * factor for factor in LARGE[kind]])
+            data = random_blocks(kind, len(tensor), tensor.shape[1] // 256, random, [spread * factor for factor in large[kind]])
             count += 1
-        elif tensor.dim() == 2 and tensor.shape[1] % 32 == 0 and "pad_token" not in name:
-            kind = SMALL[count % len(SMALL)]
+        elif small and tensor.dim() == 2 and tensor.shape[1] % 32 == 0 and "pad_token" not in name:
+            kind = small[count % len(small)]
             data = gguf.quants.quantize(data, kind)
             count += 1
         elif kind == Type.BF16:

@@ -200,6 +200,11 @@ ROWS = [
         ("--tensor-parallel-degree 2", {}), ("--data-parallel-degree 2 --use-cfg-parallel", {"prompts": THREE}),
         ("--ulysses-degree 2 --ring-degree 2", {"size": (112, 80)}), (f"{PIPELINE} 2 --num-pipeline-patch 2 --warmup-steps 4", {}),
         ("--displaced-patch-degree 2 --displaced-mode full_sync", {}), ("--ulysses-degree 2 --rank-shares 3,2", {}))],
+    # The transformer in a file of its own.
+    *parity_z_image.files(klein, ranks, bf16),
+    # All ranks encode pictures, or rank 0 alone.
+    ranks("--ring-degree 3", "a large picture", references=((300, 400),), heads=(1, 8), size=(48, 48)),
+    ranks("--ulysses-degree 2 --no-vae-parallel", "a picture", references=((112, 80),)),
 ]
 
 

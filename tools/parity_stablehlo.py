@@ -46,6 +46,7 @@ DENOISERS = {
     "z-image": ("tiny-z-image", PICTURE, z_image),
     "z-image without guidance": ("tiny-z-image", [*PICTURE, "--guidance-scale", "0"], z_image),
     "flux2 klein": ("tiny-flux2-klein", PICTURE, flux2),
+    "flux2 klein of pictures": ("tiny-flux2-klein", [*PICTURE, "--image-size", "70x101", "--image-size", "64x80"], flux2),
 }
 PARTS = {
     # name: the model, flags, the part, the reference
@@ -103,9 +104,19 @@ RANKS |= {f"uneven {name}": (folder, flags, of_ranks, "denoiser") for name, fold
     ("sd ring 3", "wide sd", TALL, ["--ring-degree", "3"]), ("stdit3 ulysses 3", "tiny-open-sora", VIDEO, ["--ulysses-degree", "3"]),
     ("stdit3 ring 2", "tiny-open-sora", VIDEO, RING), ("stdit3 usp", "tiny-open-sora", VIDEO, [*ULYSSES, *RING]),
     ("stdit2 tensor 3", "tiny-open-sora-1.1", VIDEO, ["--tensor-parallel-degree", "3"]))}
+EDIT = [*TALL, "--image-size", "70x101", "--image-size", "64x80"]
+RANKS |= layouts("z-image", "tiny-z-image", TALL) | layouts("flux2 klein", "tiny-flux2-klein", EDIT)
+RANKS |= {f"{name} {count}": (folder, TALL, ["--ring-degree", count], part) for count in ("2", "4") for name, folder, part in (
+    ("qwen3", "tiny-z-image", "text_encoder"), ("qwen3 of flux2", "tiny-flux2-klein", "text_encoder"),
+    ("decoder of flux2", "tiny-flux2-klein", "decoder"))}
+RANKS |= {f"uneven {name}": (folder, flags, of_ranks, "denoiser") for name, folder, flags, of_ranks in (
+    ("z-image ulysses 3", "tiny-z-image", TALL, ["--ulysses-degree", "3"]), ("z-image ring 3", "tiny-z-image", PICTURE, ["--ring-degree", "3"]),
+    ("flux2 klein gather 3", "tiny-flux2-klein", EDIT, ["--kv-gather-degree", "3"]),
+    ("flux2 klein tensor 3", "tiny-flux2-klein", EDIT, ["--tensor-parallel-degree", "3"]),
+    ("flux2 klein shares", "tiny-flux2-klein", EDIT, [*ULYSSES, "--rank-shares", "3,2"]))}
 # Of these bf16 too, beside the reference.
 RANKS_IN_BF16 = {"pixart ulysses 2": pixart, "pixart tensor 2": pixart, "pixart tensor 2 x 2": pixart, "sd ulysses 2": unet,
-                 "stdit3 ring 2": stdit3}
+                 "stdit3 ring 2": stdit3, "z-image gather 2": z_image, "flux2 klein ring 2": flux2, "flux2 klein tensor 2 x 2": flux2}
 SHARDED = {
     # name: the model, flags, the part, those of the methods, and a kind of AS_ENGINE: where XLA chooses others (docs/stablehlo.md), None
     "sharded pixart tensor": ("tiny-pixart", EVEN, "denoiser", ["--tensor-parallel-degree", "2"], "all-reduce"),

@@ -12,6 +12,8 @@ EVEN = ["--height", "64", "--width", "96", "--no-resolution-binning"]
 TALL = ["--height", "96", "--width", "64"]
 PIPEFUSION, DISPLACED = ["--pipefusion-parallel-degree", "2"], ["--displaced-patch-degree", "2"]
 STALE_STEPS = 4
+TOKENS, REFERENCE = 24, GOLDEN / "tiny-flux2-klein" / "golden" / "64x80.png"
+EDIT = [*TALL, "--image", REFERENCE, "--max-sequence-length", str(TOKENS)]
 # name: the model's folder, flags, those of the ranks, which use what an earlier step left
 STALE = {
     "pixart pipefusion": ("tiny-pixart", EVEN, PIPEFUSION),
@@ -22,7 +24,54 @@ STALE = {
     "sd displaced": ("tiny-sd", TALL, DISPLACED),
     "sd displaced, stale norms": ("tiny-sd", TALL, [*DISPLACED, "--displaced-mode", "stale_gn"]),
     "pixart displaced": ("tiny-pixart", EVEN, DISPLACED),
+    "z-image pipefusion": ("tiny-z-image", TALL, PIPEFUSION),
+    "z-image pipefusion and ulysses": ("tiny-z-image", TALL, [*PIPEFUSION, "--ulysses-degree", "2"]),
+    "z-image displaced": ("tiny-z-image", TALL, DISPLACED),
+    "flux2 klein pipefusion": ("tiny-flux2-klein", EDIT, PIPEFUSION),
+    "flux2 klein pipefusion and gather": ("tiny-flux2-klein", EDIT, [*PIPEFUSION, "--kv-gather-degree", "2"]),
+    "flux2 klein displaced": ("tiny-flux2-klein", EDIT, DISPLACED),
 }
+
+
+def encode_with_pipeline(folder):
+    """The same of a model whose prompts have a template, and the latents of the picture of EDIT, by diffusers' pipeline."""
+    import diffusers
+    from PIL import Image
+
+    pipeline = diffusers.DiffusionPipeline.from_pretrained(folder)
+    states = pipeline.encode_prompt([PROMPT, ""], **({} if "z-image" in folder.name else {"max_sequence_length": TOKENS}))[0]
+    named = {f"prompt.{i}": each.numpy() for i, each in enumerate(states)}
+    if "flux2" in folder.name:
+        picture = pipeline.image_processor.preprocess(Image.open(REFERENCE))
+        named["reference.0"] = pipeline._encode_vae_image(picture, generator=None).numpy()
+    return named
+
+
+def solver_of(folder, size):
+    """diffusers' scheduler with the noise levels that its pipelines give it, for latents of this height and width."""
+    import diffusers
+    from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
+    from diffusers.pipelines.z_image.pipeline_z_image import get_default_z_image_sigmas
+
+    solver = getattr(diffusers, json.loads((folder / "model_index.json").read_text())["scheduler"][1]).from_pretrained(folder / "scheduler")
+    if "z-image" in folder.name:
+        solver.set_timesteps(sigmas=get_default_z_image_sigmas(STALE_STEPS))
+    elif "flux2" in folder.name:
+        solver.set_timesteps(sigmas=np.linspace(1, 1 / STALE_STEPS, STALE_STEPS), mu=compute_empirical_mu(size[0] * size[1], STALE_STEPS))
+    else:
+        solver.set_timesteps(STALE_STEPS)
+    return solver
+
+
+def packed(folder, latents):
+    """Latents of a result as they are denoised."""
+    if "flux2" not in folder.name:
+        return latents
+    import diffusers
+
+    vae = diffusers.AutoencoderKLFlux2.from_pretrained(folder / "vae")
+    mean, variance = (numbers.view(-1, 1, 1) for numbers in (vae.bn.running_mean, vae.bn.running_var))
+    return (torch.nn.functional.pixel_unshuffle(latents, 2) - mean) / torch.sqrt(variance + vae.config.batch_norm_eps)
 
 
 @torch.inference_mode()
@@ -31,6 +80,8 @@ def prompt_states(folder):
     import transformers as library
 
     part = json.loads((folder / "model_index.json").read_text())
+    if part["text_encoder"][1].startswith("Qwen3"):
+        return encode_with_pipeline(folder)
     tokenizer = getattr(library, part["tokenizer"][1]).from_pretrained(folder / "tokenizer")
     encoder = getattr(library, part["text_encoder"][1]).from_pretrained(folder / "text_encoder", dtype=torch.float32)
     is_padded = part["text_encoder"][1].startswith("CLIP")
@@ -60,8 +111,7 @@ def run_stages(programs, folder, given):
 def check_stale(program, name):
     """Runs the programs of the first step and of the later ones with a scheduler of diffusers, and compares the latents with those of
     a run of the engine."""
-    import diffusers
-    from safetensors.numpy import load_file
+    from safetensors.torch import load_file
 
     source, flags, of_ranks = STALE[name]
     with tempfile.TemporaryDirectory() as scratch:
@@ -70,13 +120,11 @@ def check_stale(program, name):
         latents = scratch / "latents.safetensors"
         subprocess.run([program, "generate", PROMPT, "--model", folder, "--dtype", "fp32", "--seed", "3", *flags, *of_ranks, *steps,
                         "--output-type", "latent", "-q", "-o", latents], check=True, stdout=subprocess.DEVNULL)
-        expected = next(iter(load_file(latents).values()))
+        expected = packed(folder, next(iter(load_file(latents).values())))
         first, later = (export_ranks(program, scratch / part, folder, [*flags, *of_ranks, *steps], part)
                         for part in ("first_step", "denoiser"))
-        solver_class = json.loads((folder / "model_index.json").read_text())["scheduler"][1]
-        solver = getattr(diffusers, solver_class).from_pretrained(folder / "scheduler")
-        solver.set_timesteps(STALE_STEPS)
-        z = torch.randn(expected.shape, generator=torch.Generator().manual_seed(3)) * solver.init_noise_sigma
+        solver = solver_of(folder, expected.shape[2:])
+        z = torch.randn(expected.shape, generator=torch.Generator().manual_seed(3)) * getattr(solver, "init_noise_sigma", 1)
         texts = prompt_states(folder)
         caches = [{} for _ in first]
         for i, timestep in enumerate(solver.timesteps):
@@ -98,8 +146,9 @@ def check_stale(program, name):
                     if each["name"].startswith("prediction"):
                         part_of(whole, None, each["slice"])[...] = result[each["name"]]
             without, with_prompt = torch.from_numpy(whole).chunk(2)
-            z = solver.step(without + 4 * (with_prompt - without), timestep, z).prev_sample
-    found = difference(z.numpy(), torch.tensor(expected), name)
+            start = with_prompt if "z-image" in folder.name else without
+            z = solver.step(start + 4 * (with_prompt - without), timestep, z).prev_sample
+    found = difference(z.numpy(), expected, name)
     is_near = found <= MOST
     print(f"{name:33} fp32 latents after {STALE_STEPS} steps {found:.1e}{'' if is_near else '  FAILED'}", flush=True)
     return is_near

@@ -10,8 +10,12 @@ import tempfile
 import diffusers
 import torch
 import transformers
+from diffusers.loaders import single_file_utils
+from gguf import GGMLQuantizationType as Type
+from safetensors.torch import save_file
 
 import make_golden_bpe_tokenizer as bpe
+import make_golden_original_names as original_names
 import parity
 from make_golden_qwen3 import TEMPLATE
 from parity import CIRCLE, FLOW, LONG, THREE
@@ -20,6 +24,30 @@ WORDS = 1000  # merges of the tokenizer
 SHIFT = (FLOW, {"shift": 3.0})  # as released
 SPECIAL = ["a <|im_end|> b <|endoftext|>", "<|im_start|>system\nred<|im_end|>"]
 EACH = ["blurry, a Cat", "", CIRCLE]
+
+
+BLOCKS = {"Q8_0": {"small": [Type.Q8_0], "large": {}}, "Q4_K": {"small": [], "large": {Type.Q4_K: original_names.LARGE[Type.Q4_K]}}}
+FILES = {"original names": "model.safetensors", "fp8 with factors": "model.safetensors", **dict.fromkeys(BLOCKS, "model.gguf")}
+
+
+def save_alone(pipeline, saved, folder):
+    """Writes the transformer alone, in one of FILES, and gives the pipeline, which lies in the folder, the numbers that the file stands
+    for. diffusers reads original names itself."""
+    model, path = pipeline.transformer, folder / FILES[saved]
+    is_z_image = isinstance(model, diffusers.ZImageTransformer2DModel)
+    rename = original_names.z_image_original if is_z_image else original_names.flux2_original
+    original = {name: tensor.contiguous() for name, tensor in rename(original_names.numbers_of(model)).items()}
+    if saved == "original names":
+        save_file(original, path)
+        pipeline.transformer = type(model).from_single_file(str(path), config=str(folder), subfolder="transformer", torch_dtype=torch.float32)
+        return
+    if saved in BLOCKS:
+        numbers = original_names.quantised(original, path, "lumina2" if is_z_image else "flux2", **BLOCKS[saved])
+    else:
+        tensors, numbers = original_names.scaled(original, (".weight_scale", ".input_scale"), by_row=not is_z_image)
+        save_file(tensors, path)
+    convert = "z_image" if is_z_image else "flux2"
+    model.load_state_dict(getattr(single_file_utils, f"convert_{convert}_transformer_checkpoint_to_diffusers")(numbers))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +109,19 @@ class Row(parity.Row):
             if self.saved == "published tokenizer":  # vocab.json and merges.txt, with the template in tokenizer_config.json
                 shutil.rmtree(folder / "tokenizer")
                 shutil.copytree(published, folder / "tokenizer")
+            if self.saved in FILES:
+                save_alone(pipeline, self.saved, folder)
+                pipeline.save_pretrained(folder)
         return {"variant": variant}
+
+    def model(self, folder):
+        if self.saved not in FILES:
+            return super().model(folder)
+        configs = folder / "configs"  # whose own transformer is absent
+        if not configs.exists():
+            shutil.copytree(folder, configs, ignore=shutil.ignore_patterns("diffusion_pytorch_model.safetensors", *FILES.values()))
+            shutil.copytree(folder / "vae", configs / "vae", dirs_exist_ok=True)
+        return ["--model", folder / FILES[self.saved], "--config", configs]
 
     def request(self):
         limits = {name: getattr(self, name) for name in ("cfg_normalization", "cfg_truncation")}
@@ -126,6 +166,16 @@ def bf16(name, **options):
 
 def ranks(flags, name="", **options):
     return z(f"{flags} {name}".strip(), flags=flags, **{"prompts": ["a cat", CIRCLE], "negative": "blurry", "steps": 4, **options})
+
+
+def files(make, make_ranks, make_bf16):
+    wide = {"heads": (4, 64), "layers": 1, "steps": 4}
+    return [make("a file of original names", saved="original names"), make("a file of fp8 with factors", saved="fp8 with factors"),
+            make("a file of Q8_0", saved="Q8_0", heads=(4, 32)), make("a file of Q4_K", saved="Q4_K", **wide),
+            make_ranks("--tensor-parallel-degree 2", "a file of fp8 with factors", saved="fp8 with factors"),
+            make_ranks(f"{PIPELINE} 2 --num-pipeline-patch 2 --warmup-steps 4", "a file of Q8_0", saved="Q8_0", heads=(4, 32)),
+            make_ranks("--tensor-parallel-degree 4 --split-scheme 2d", "a file of Q4_K", saved="Q4_K", **wide),
+            make_bf16("a file of Q4_K", saved="Q4_K", **{**wide, "images": 1})]
 
 
 PIPELINE = "--pipefusion-parallel-degree"
@@ -212,6 +262,8 @@ ROWS = [
     # bf16.
     bf16("guided"), bf16("turbo", guidance=0.0, steps=8), bf16("norms limited, guidance ends", **LIMITED), bf16("wide", heads=(4, 72), layers=4),
     bf16("saved in bf16", saved="bf16", guidance=2.0), bf16("--ulysses-degree 2", flags="--ulysses-degree 2"),
+    # The transformer in a file of its own.
+    *files(z, ranks, bf16),
 ]
 
 

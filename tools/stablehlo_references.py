@@ -78,10 +78,14 @@ def flux2(folder, latents, texts, given, dtype):
 
     model = Flux2Transformer2DModel.from_pretrained(folder / "transformer").to(dtype).eval()
     texts = torch.stack(texts).to(dtype)
-    tokens = model(hidden_states=latents.flatten(2).transpose(1, 2).to(dtype), encoder_hidden_states=texts,
-                   timestep=given["timestep"].expand(len(texts)).to(dtype) / 1000, img_ids=Flux2KleinPipeline._prepare_latent_ids(latents),
-                   txt_ids=Flux2KleinPipeline._prepare_text_ids(texts), guidance=None).sample
-    return tokens.transpose(1, 2).reshape(latents.shape)
+    pictures = [given[name] for name in sorted(given) if name.startswith("reference.")]
+    ids = Flux2KleinPipeline._prepare_latent_ids(latents)
+    if pictures:
+        ids = torch.cat([ids, Flux2KleinPipeline._prepare_image_ids(pictures).expand(len(ids), -1, -1)], 1)
+    tokens = torch.cat([x.expand(len(texts), *x.shape[1:]).flatten(2) for x in (latents, *pictures)], 2).transpose(1, 2)
+    made = model(hidden_states=tokens.to(dtype), encoder_hidden_states=texts, timestep=given["timestep"].expand(len(texts)).to(dtype) / 1000,
+                 img_ids=ids, txt_ids=Flux2KleinPipeline._prepare_text_ids(texts), guidance=None).sample
+    return made[:, : latents[0, 0].numel()].transpose(1, 2).reshape(latents.shape)
 
 
 def t5(folder, inputs, dtype):
