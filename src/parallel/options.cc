@@ -65,9 +65,11 @@ Fields<ParallelOptions> make_fields() {
                   "Load the whole text encoder on each rank"));
   fields.push_back(plain_field(
       &O::vae_parallel,
-      {"vae_parallel", "Divide the rows of each image among the ranks of a replica for decoding [default]",
+      {"vae_parallel",
+       "Divide the rows of each image among the ranks of a replica for decoding, and those of pictures to "
+       "refer to among all ranks for encoding [default]",
        FieldGroup::kParallel},
-      "Decode whole images on one rank"));
+      "Decode and encode whole images on one rank"));
   fields.push_back(plain_field(
       &O::dynamic_sequence_parallel,
       {"dynamic_sequence_parallel",
