@@ -48,9 +48,9 @@ ReferencePicture reference_picture(const std::string& path, int64_t height, int6
   };
   const int64_t shorter = std::min(height, width), longer = std::max(height, width);
   if (const int64_t least = std::max(kLeastReferenceSide, unit); shorter < least)
-    refuse(fmt::format("sides must have {} at least", least));
+    refuse(fmt::format("sides must be at least {} pixels", least));
   if (longer > kMostReferenceAspect * shorter)
-    refuse(fmt::format("a side may be {} times as long as the other at most", kMostReferenceAspect));
+    refuse(fmt::format("a side may be at most {} times as long as the other", kMostReferenceAspect));
   ReferencePicture picture{
       .path = path, .height = height, .width = width, .scaled_height = height, .scaled_width = width};
   if (height * width > most_pixels) {

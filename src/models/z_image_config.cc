@@ -27,7 +27,7 @@ ZImageConfig::ZImageConfig(const JsonConfig& json)
   // diffusers has as many heads of keys as of queries, whatever this says.
   json.integer("n_kv_heads", 30, Null::kDefault);
   if (json.has("siglip_feat_dim"))
-    json.refuse("siglip_feat_dim", "pictures as a part of the prompt (Omni) cannot be had here");
+    json.refuse("siglip_feat_dim", "pictures as a part of the prompt (Omni) are not supported");
   const std::vector<int64_t> sizes = json.integers("all_patch_size", std::vector<int64_t>{2}),
                              frames = json.integers("all_f_patch_size", std::vector<int64_t>{1});
   if (sizes.size() != frames.size())

@@ -76,6 +76,7 @@ class FactorReader {
         refuse_others(key, tensor.file);
       }
     }
+    require_factors_of_all();
   }
 
   NamedTensors result;
@@ -141,6 +142,21 @@ class FactorReader {
       input_error(path(factor.file), "'{}' has two factors, one of them '{}'", name, key);
     weight->second.factor = factor;
     result.erase(key);
+  }
+
+  // A file in which some matrices of eight bits have factors has lost those of the others: without them they
+  // would be many times too large.
+  void require_factors_of_all() const {
+    const auto lacks = [](const auto& each) {
+      return is_eight_bit(each.second.entry) && each.second.entry.shape.size() > 1 && !each.second.factor;
+    };
+    const auto lacking = std::find_if(result.begin(), result.end(), lacks);
+    const bool has_some = std::any_of(result.begin(), result.end(),
+                                      [](const auto& each) { return each.second.factor.has_value(); });
+    if (has_some && lacking != result.end())
+      input_error(path(lacking->second.file),
+                  "'{}' has eight bits and no factor, though other weights have one; get the file again",
+                  lacking->first);
   }
 
   // What is named after a weight says something of it.

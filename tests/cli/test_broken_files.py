@@ -140,7 +140,7 @@ FOLDERS = [
     (KLEIN, keys("scheduler/scheduler_config.json", time_shift_type="cubic"), "'time_shift_type'"),
     (Z_IMAGE, keys(CONFIG, all_f_patch_size=[2]), "only patches of 2 x 2 latents and 1 frame can be had here"),
     (Z_IMAGE, keys(CONFIG, n_kv_heads=2), "n_kv_heads"), (Z_IMAGE, keys(CONFIG, axes_dims=[2, 2, 4]), "'axes_dims' must be three even numbers"),
-    (Z_IMAGE, keys(CONFIG, siglip_feat_dim=4), "'siglip_feat_dim' is 4: pictures as a part of the prompt (Omni) cannot be had here"),
+    (Z_IMAGE, keys(CONFIG, siglip_feat_dim=4), "'siglip_feat_dim' is 4: pictures as a part of the prompt (Omni) are not supported"),
     (Z_IMAGE, cut(CONFIG, 40), "config.json]"), (Z_IMAGE, keys(CONFIG, n_layers="two"), "'n_layers' must be"),
 ]
 
@@ -232,8 +232,8 @@ def png(width, height):
 
 
 PICTURES = [
-    (png(1, 1), "one.png] 1 x 1 pixels: sides must have 64 at least"), (png(64, 63), "one.png] 63 x 64 pixels: sides must have 64 at least"),
-    (png(64, 513), "one.png] 513 x 64 pixels: a side may be 8 times as long as the other at most"), (b"", "one.png]"), (png(80, 80)[:60], "one.png]"),
+    (png(1, 1), "one.png] 1 x 1 pixels: sides must be at least 64 pixels"), (png(64, 63), "one.png] 63 x 64 pixels: sides must be at least 64 pixels"),
+    (png(64, 513), "one.png] 513 x 64 pixels: a side may be at most 8 times as long as the other"), (b"", "one.png]"), (png(80, 80)[:60], "one.png]"),
     (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "one.png] not an image or video"), (png(0, 64), "one.png]"),
 ]
 

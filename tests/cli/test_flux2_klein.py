@@ -91,9 +91,9 @@ def pictures_that_klein_refuses(box):
     for code, needle, *words in (
             (3, "[missing.png] no such file", "--image", "missing.png"),
             (3, "[text.png] not an image or video", "--image", "text.png"),
-            (3, "small.jpg] 40 x 56 pixels: sides must have 64 at least", "--image", small),
+            (3, "small.jpg] 40 x 56 pixels: sides must be at least 64 pixels", "--image", small),
             (3, "a video or an animation, and --image takes pictures; give one of its frames", "--image", MOVING),
-            (2, "[--image-size] 64 x 600 pixels: a side may be 8 times as long as the other at most", "--image-size", "64x600"),
+            (2, "[--image-size] 64 x 600 pixels: a side may be at most 8 times as long as the other", "--image-size", "64x600"),
             (2, "[--image-size] expected two numbers", "--image-size", "64"),
             (2, "[--image-size] 2 of them for 1 of --image; leave them out", "--image", PICTURE, "--image-size", "70x101", "--image-size", "64x64"),
             (3, "is 70 x 101 pixels large, and --image-size says 70 x 100; leave that out", "--image", PICTURE, "--image-size", "70x100"),

@@ -102,7 +102,7 @@ def broken_models(box):
     TINY.refuse_cut_off(box)
     refuse = functools.partial(TINY.refuse_changed, box)
     refuse("weight 'cap_embedder.0.weight' has shape [12], expected [20]", "transformer/config.json", cap_feat_dim=20)
-    refuse("'siglip_feat_dim' is 1152: pictures as a part of the prompt (Omni) cannot be had here", "transformer/config.json",
+    refuse("'siglip_feat_dim' is 1152: pictures as a part of the prompt (Omni) are not supported", "transformer/config.json",
            siglip_feat_dim=1152)
     refuse("'all_patch_size' is [4]: only patches of 2 x 2 latents and 1 frame can be had here", "transformer/config.json",
            all_patch_size=[4])

@@ -217,6 +217,22 @@ TEST_F(FactorsTest, OtherFormsAreRefusedByName) {
 }
 
 // A factor and a format count wherever the index of shards has them, before or behind the weight.
+TEST_F(FactorsTest, OneThatIsLostIsMissed) {
+  const Tensors whole = {{"a.weight", eight_bits({4, 6})},
+                         {"a.scale_weight", at::tensor(0.5F)},
+                         {"b.weight", eight_bits({4, 6})},
+                         {"b.scale_weight", at::tensor(0.5F)},
+                         {"norm.weight", eight_bits({6})}};
+  EXPECT_EQ(refusal(whole), "accepted");
+  Tensors lacks = whole;
+  lacks.erase("b.scale_weight");
+  EXPECT_NE(refusal(lacks).find("'b.weight' has eight bits and no factor, though other weights have one"),
+            std::string::npos)
+      << refusal(lacks);
+  lacks.erase("a.scale_weight");
+  EXPECT_EQ(refusal(lacks), "accepted");  // plain ones
+}
+
 TEST_F(FactorsTest, OfOtherShards) {
   const at::Tensor weight = eight_bits({4, 2}), first = at::rand({4, 1}) + 0.5, last = at::rand({1}) + 0.5;
   const std::string formats = R"({"layers": {"b": {"format": "float8_e4m3fn"}}})";
