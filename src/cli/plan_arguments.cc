@@ -16,7 +16,7 @@ devices serve such requests best. Machines come from docs/hardware.md and
 docs/planning.md, which says how far off the figures are. --model may name the config.json of a denoiser alone.
 
 Examples:
-  tessera plan --model path/to/PixArt-Sigma-XL-2-1024-MS --devices 8 --machine l40 --height 2048 --width 2048
+  tessera plan --model path/to/PixArt-Sigma-XL-2-1024-MS --devices 8 --machine l40 --height 1024 --width 1024
   tessera plan --model path/to/OpenSora/transformer/config.json --num-frames 51 --resolution 720p --devices 4 --machine h100
   tessera plan --model path/to/PixArt-Sigma-XL-2-1024-MS --machine a100 --link pcie --use-cfg-parallel --ulysses-degree 2 --json
   tessera plan --model path/to/PixArt-Sigma-XL-2-1024-MS --devices 64 --machine l40-pcie --requests-per-minute 90)";

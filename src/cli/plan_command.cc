@@ -31,6 +31,26 @@ void print_json(const OrderedJson& json) {
   fmt::print("{}\n", json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
 }
 
+// "1024 x 1024 pixels, 20 steps", and what resolution binning has made of the size that was asked for.
+std::string request_text(const job::Job& job) {
+  const engine::Settings& settings = job.settings;
+  const bool is_alone = job.model.parts.size() == 1;  // a config.json
+  std::string text = fmt::format("{} x {} pixels", settings.model_height, settings.model_width);
+  const bool is_binned = settings.frames == 1 &&
+                         (settings.model_height != settings.height || settings.model_width != settings.width);
+  if (is_binned) text += fmt::format(" by resolution binning of {} x {}", settings.height, settings.width);
+  if (is_alone) text += ", the denoiser alone";
+  if (settings.frames > 1) text += fmt::format(", {}", counted(settings.all_frames(), "frame"));
+  return fmt::format("{}, {}", text, counted(settings.steps, "step"));
+}
+
+void add_request(OrderedJson& json, const engine::Settings& settings) {
+  json["height"] = settings.model_height;
+  json["width"] = settings.model_width;
+  json["frames"] = settings.all_frames();
+  json["steps"] = settings.steps;
+}
+
 // What one layout takes, which the degrees name.
 void print_prediction(const PlanArguments& arguments, const job::Job& job, const plan::Machine& machine) {
   if (arguments.devices && *arguments.devices != job.ranks())
@@ -43,20 +63,25 @@ void print_prediction(const PlanArguments& arguments, const job::Job& job, const
     OrderedJson json = plan::layout_json(planned);
     json["machine"] = machine.name;
     json["basis"] = plan::basis_of(machine);
+    add_request(json, job.settings);
     print_json(json);
     return;
   }
-  fmt::print("{}: {} on {}. Times in ms, by {}\n\n{}", machine.name, job.model.family->class_name,
-             counted(job.ranks(), "device"), plan::basis_of(machine),
+  fmt::print("{}: {}, {}, on {}. Times in ms, by {}\n\n{}", machine.name, job.model.family->class_name,
+             request_text(job), counted(job.ranks(), "device"), plan::basis_of(machine),
              plan::plan_table({planned}).text(Table::Form::kText));
 }
 
-[[noreturn]] void refuse_memory(const plan::PlannedLayout& nearest, double limit) {
-  usage_error(field("memory_limit"),
-              "no layout fits into {:.3g} GiB a device; nearest is {} ({}), which needs {:.3g} GiB",
-              limit / kBytesPerGib, nearest.name,
-              nearest.wish.degrees() > 1 ? options_text(plan::options_json(nearest)) : "no options",
-              static_cast<double>(nearest.prediction.most_bytes()) / kBytesPerGib);
+// `machine` has said the limit if no option has.
+[[noreturn]] void refuse_memory(const PlanArguments& arguments, const plan::Machine& machine,
+                                const plan::PlannedLayout& nearest, double limit) {
+  const std::string text =
+      fmt::format("no layout fits into {:.3g} GiB a device; nearest is {} ({}), which needs {:.3g} GiB",
+                  limit / kBytesPerGib, nearest.name,
+                  nearest.wish.degrees() > 1 ? options_text(plan::options_json(nearest)) : "no options",
+                  static_cast<double>(nearest.prediction.most_bytes()) / kBytesPerGib);
+  if (!arguments.memory_limit) usage_error(machine.where, "'memory_gib': {}", text);
+  usage_error(field("memory_limit"), "{}", text);
 }
 
 // Of a search. The options of one layout that it chooses itself are refused.
@@ -89,22 +114,25 @@ void print_plan(const PlanArguments& arguments, const plan::PlanOptions& options
   const plan::Plan found =
       plan::make_plan(job.settings, job.model, machine, links_of(arguments, machine, options.devices),
                       options, [] { return launch::interrupted(); });
-  if (found.best.empty()) refuse_memory(*found.least_memory, options.memory_bytes.value_or(0));
+  if (found.best.empty())
+    refuse_memory(arguments, machine, *found.least_memory, options.memory_bytes.value_or(0));
   const std::vector<std::string> why = plan::reasons(found);
   if (arguments.json) {
-    print_json({{"machine", machine.name},
-                {"basis", plan::basis_of(machine)},
-                {"model", job.model.family->class_name},
-                {"devices", options.devices},
-                {"considered", found.considered},
-                {"costed", found.costed},
-                {"layouts", list_json(found.best)},
-                {"obvious", list_json(found.obvious)},
-                {"reasons", why}});
+    OrderedJson json = {{"machine", machine.name},
+                        {"basis", plan::basis_of(machine)},
+                        {"model", job.model.family->class_name},
+                        {"devices", options.devices},
+                        {"considered", found.considered},
+                        {"costed", found.costed},
+                        {"layouts", list_json(found.best)},
+                        {"obvious", list_json(found.obvious)},
+                        {"reasons", why}};
+    add_request(json, job.settings);
+    print_json(json);
     return;
   }
-  fmt::print("{}: {}, up to {}. The soonest of {}. Times in ms, by {}\n\n{}\n", machine.name,
-             job.model.family->class_name, counted(options.devices, "device"),
+  fmt::print("{}: {}, {}, up to {}. The soonest of {}. Times in ms, by {}\n\n{}\n", machine.name,
+             job.model.family->class_name, request_text(job), counted(options.devices, "device"),
              counted(found.considered, "layout"), plan::basis_of(machine),
              plan::plan_table(found.best).text(Table::Form::kText));
   for (const std::string& sentence : why) fmt::print("{}\n", sentence);
@@ -134,7 +162,8 @@ void print_server(const PlanArguments& arguments, const plan::PlanOptions& optio
   const plan::ServerPlan found =
       plan::make_server_plan(job.settings, job.model, machine, links_of(arguments, machine, options.devices),
                              options, rate, [] { return launch::interrupted(); });
-  if (found.choices.empty()) refuse_memory(*found.least_memory, options.memory_bytes.value_or(0));
+  if (found.choices.empty())
+    refuse_memory(arguments, machine, *found.least_memory, options.memory_bytes.value_or(0));
   const Table table = plan::server_table(found, rate);
   if (arguments.json) {
     OrderedJson choices = table.json();
@@ -142,21 +171,24 @@ void print_server(const PlanArguments& arguments, const plan::PlanOptions& optio
       choices[i]["capacity_per_minute"] = found.choices[i].capacity() * kSecondsPerMinute;
       choices[i]["options"] = plan::options_json(found.choices[i].planned);
     }
-    print_json({{"machine", machine.name},
-                {"basis", plan::basis_of(machine)},
-                {"model", job.model.family->class_name},
-                {"devices", options.devices},
-                {"requests_per_minute", *arguments.requests_per_minute},
-                {"most_per_minute", found.most_capacity() * kSecondsPerMinute},
-                {"best", found.best ? OrderedJson(*found.best) : OrderedJson()},
-                {"choices", std::move(choices)},
-                {"considered", found.considered},
-                {"costed", found.costed}});
+    OrderedJson json = {{"machine", machine.name},
+                        {"basis", plan::basis_of(machine)},
+                        {"model", job.model.family->class_name},
+                        {"devices", options.devices},
+                        {"requests_per_minute", *arguments.requests_per_minute},
+                        {"most_per_minute", found.most_capacity() * kSecondsPerMinute},
+                        {"best", found.best ? OrderedJson(*found.best) : OrderedJson()},
+                        {"choices", std::move(choices)},
+                        {"considered", found.considered},
+                        {"costed", found.costed}};
+    add_request(json, job.settings);
+    print_json(json);
     return;
   }
-  fmt::print("{}: {}, {}, {:.4g} requests a minute. Times in ms, by {}\n\n{}\n{}\n", machine.name,
-             job.model.family->class_name, counted(options.devices, "device"), *arguments.requests_per_minute,
-             plan::basis_of(machine), table.text(Table::Form::kText), verdict(found, rate));
+  fmt::print("{}: {}, {}, {}, {:.4g} requests a minute. Times in ms, by {}\n\n{}\n{}\n", machine.name,
+             job.model.family->class_name, request_text(job), counted(options.devices, "device"),
+             *arguments.requests_per_minute, plan::basis_of(machine), table.text(Table::Form::kText),
+             verdict(found, rate));
   if (found.best) fmt::print("\n{}\n", options_text(plan::options_json(found.choices[*found.best].planned)));
 }
 

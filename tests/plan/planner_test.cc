@@ -266,6 +266,9 @@ TEST(Planner, KeepsToTheMemoryOfADevice) {
   const Plan few = make_plan(settings, engine::tiny(), machine, machine.links, options);
   ASSERT_FALSE(few.best.empty());
   for (const PlannedLayout& each : few.best) EXPECT_LE(each.prediction.most_bytes(), least) << each.name;
+  options.count = 1;  // which is not among the soonest that are looked at first
+  EXPECT_EQ(make_plan(settings, engine::tiny(), machine, machine.links, options).best.size(), 1U);
+  options.count = 50;
   options.memory_bytes = static_cast<double>(least) - 1;
   const Plan none = make_plan(settings, engine::tiny(), machine, machine.links, options);
   EXPECT_TRUE(none.best.empty());

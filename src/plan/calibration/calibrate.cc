@@ -237,7 +237,10 @@ std::vector<TimedProbe> time_operations(const CalibrationOptions& options, int64
     say(fmt::format("{} in {}", counted(static_cast<int64_t>(probes.size()), "operation"), name));
     std::vector<TimedProbe> timed = time_probes(name, probes, options.threads, end);
     if (timed.size() < probes.size())
-      say(fmt::format("{} of them were timed; more seconds give more", timed.size()));
+      say(
+          fmt::format("no more: {} of {} operations had time, and estimates of others are poor; give it more "
+                      "seconds, or a host that does nothing else",
+                      timed.size(), probes.size()));
     std::move(timed.begin(), timed.end(), std::back_inserter(all));
   }
   return all;

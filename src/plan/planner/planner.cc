@@ -179,7 +179,8 @@ class Planner {
         return a.second.prediction.seconds < b.second.prediction.seconds;
       });
       choose(wanted);
-      if (plan_.best.size() >= options_.count || next == base.size()) return;
+      const bool are_all = next == base.size() && wanted >= costed_.size();
+      if (plan_.best.size() >= options_.count || are_all) return;
     }
   }
 

@@ -134,7 +134,8 @@ Prediction Predictor::predict_denoiser(const parallel::Layout& layout) {
   prediction.steps = static_cast<double>(ranks.trace.steps * turns_of(settings_, layout));
   prediction.step = run.ranks[busiest].step;
   prediction.imbalance = run.imbalance();
-  prediction.sent = sent_in_step(of_ranks.ranks[busiest]);
+  for (const RankSchedule& rank : of_ranks.ranks)
+    prediction.sent = std::max(prediction.sent, sent_in_step(rank));
   prediction.is_exact = layout.is_exact();
   return prediction;
 }

@@ -26,7 +26,7 @@ struct Prediction {
   double imbalance = 1;  // its work over the mean of the simulated ranks
   // Where choose_ends() has had a choice: what the other way to encode and to decode takes.
   std::optional<double> other_encode, other_decode;
-  double sent = 0;  // bytes that it sends in a steady step
+  double sent = 0;  // the most bytes that a rank sends in a steady step
   // The most that a rank holds, by simulated rank: the first of each stage.
   std::vector<int64_t> peak_bytes;
   bool is_exact = true;
