@@ -44,36 +44,6 @@ at::Tensor output_latents(const RunContext& run, const at::Tensor& z) {
   return family.output_latents(run.model.folder, options, z);
 }
 
-// The pictures to which the images refer as their encoder takes them, on rank 0; on others, to be received,
-// without contents.
-std::vector<at::Tensor> pixels_of_references(const RunContext& run) {
-  const at::Device device = run.settings.request.device;
-  std::vector<at::Tensor> all;
-  for (const ReferencePicture& each : run.settings.references) {
-    const bool reads = run.ranks.world.rank == 0 && !device.is_meta();
-    all.push_back(
-        reads ? read_reference(each).to(device)
-              : at::empty({1, 3, each.model_height, each.model_width}, at::dtype(at::kFloat).device(device)));
-  }
-  return all;
-}
-
-// Latents of a picture, which all ranks have whole and of which each encodes some rows.
-at::Tensor encode_rows(const models::Encoder& encoder, const at::Tensor& pixels, int64_t unit,
-                       const comm::Group& group) {
-  const parallel::Cut cut({.rows = pixels.size(2), .columns = pixels.size(3)}, parallel::GridAxis::kRows, 1,
-                          group.size, unit, group.shares);
-  std::vector<Range> latent_rows;
-  for (int64_t rank = 0; rank < group.size; ++rank) {
-    const Range rows = cut.part(0, rank);
-    latent_rows.push_back({rows.begin / unit, rows.length / unit});
-  }
-  nn::Tokens tokens(cut, {.ring = group, .all = group});
-  const Range own = cut.part(0, group.rank);
-  const at::Tensor z = encoder.encode_rows(pixels.narrow(2, own.begin, own.length), tokens);
-  return comm::all_gather(z, /*dim=*/2, latent_rows, group);
-}
-
 }  // namespace
 
 void prepare(RunContext& run) {
@@ -127,28 +97,23 @@ std::vector<at::Tensor> empty_references(const RunContext& run) {
 }
 
 void encode_references(RunContext& run) {
-  if (run.settings.references.empty()) return;
-  const comm::Group& world = run.ranks.world;
-  const bool together = run.ranks.layout.vae_parallel && world.size > 1,
-             encodes = together || world.rank == 0;
+  const std::vector<ReferencePicture>& pictures = run.settings.references;
+  if (pictures.empty()) return;
+  const bool encodes = run.ranks.world.rank == 0;
+  const at::Device device = run.settings.request.device;
   const auto encoder = run.load<models::Encoder>(kEncoder, Phase::kLoadVideoEncoder, encodes);
-  std::vector<at::Tensor> pixels;
-  run.stages.run(Messages::kNone, [&] {
-    if (encodes) pixels = pixels_of_references(run);
-  });
   run.reference_latents = empty_references(run);
-  const Messages messages = together ? Messages::kSome : Messages::kNone;
-  run.stages.run_phase(Phase::kEncodeFrames, run.result.seconds.encode, messages, [&] {
-    for (size_t i = 0; i < pixels.size(); ++i) {
-      if (together) comm::broadcast(pixels[i], 0, world);
-      run.reference_latents[i] = together ? encode_rows(*encoder, pixels[i], run.model.scale.pixels, world)
-                                          : encoder->encode(pixels[i]).contiguous();
-      pixels[i].reset();
+  run.stages.run_phase(Phase::kEncodeFrames, run.result.seconds.encode, Messages::kNone, [&] {
+    for (size_t i = 0; i < pictures.size() && encodes; ++i) {
+      const at::Tensor pixels = device.is_meta()
+                                    ? at::empty({1, 3, pictures[i].model_height, pictures[i].model_width},
+                                                at::dtype(at::kFloat).device(device))
+                                    : read_reference(pictures[i]).to(device);
+      run.reference_latents[i] = encoder->encode(pixels).contiguous();
     }
   });
-  if (together) return;
   run.stages.run(Messages::kSome, [&] {
-    for (at::Tensor& z : run.reference_latents) comm::broadcast(z, 0, world);
+    for (at::Tensor& z : run.reference_latents) comm::broadcast(z, 0, run.ranks.world);
   });
 }
 

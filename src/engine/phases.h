@@ -28,9 +28,8 @@ void prepare(RunContext& run);
 // Turns the prompts into conditionings. A text encoder that does not stay is freed on return.
 void encode(RunContext& run);
 
-// Encodes the pictures to which the images refer, which rank 0 reads: all ranks some rows of each, or rank 0
-// alone if ranks do not share the work of autoencoders. All ranks get the latents. empty_references() returns
-// such latents without contents.
+// Encodes on rank 0 the pictures to which the images refer, and sends the latents to all ranks.
+// empty_references() returns such latents without contents.
 void encode_references(RunContext& run);
 std::vector<at::Tensor> empty_references(const RunContext& run);
 

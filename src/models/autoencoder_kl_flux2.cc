@@ -98,15 +98,10 @@ AutoencoderKLFlux2Encoder::AutoencoderKLFlux2Encoder(const weights::Scope& scope
     : norm(scope, config), network(scope, config.encoder) {}
 
 at::Tensor AutoencoderKLFlux2Encoder::encode(const at::Tensor& frames) const {
-  nn::Tokens whole(parallel::Grid{.rows = frames.size(2), .columns = frames.size(3)});
-  return encode_rows(frames, whole);
-}
-
-at::Tensor AutoencoderKLFlux2Encoder::encode_rows(const at::Tensor& pixels, nn::Tokens& tokens) const {
-  const int64_t unit = 2 * network.config.scale_factor();
-  TESSERA_CHECK(pixels.dim() == 4 && pixels.size(2) % unit == 0 && pixels.size(3) % unit == 0,
-                "pictures {}: sides must be multiples of {}", fmt::join(pixels.sizes(), " x "), unit);
-  return norm.packed(network.encode(pixels, tokens).mean);
+  const int64_t pixels = 2 * network.config.scale_factor();
+  TESSERA_CHECK(frames.dim() == 4 && frames.size(2) % pixels == 0 && frames.size(3) % pixels == 0,
+                "pictures {}: sides must be multiples of {}", fmt::join(frames.sizes(), " x "), pixels);
+  return norm.packed(network.encode(frames).mean);
 }
 
 AutoencoderKLFlux2Decoder::AutoencoderKLFlux2Decoder(const weights::Scope& scope,

@@ -51,7 +51,6 @@ struct AutoencoderKLFlux2Encoder final : Encoder {
   // Each picture is a frame: [B, 3, H, W] -> [B, 4 C, h, w]. H and W must be multiples of the pixels of a
   // packed latent (checked).
   at::Tensor encode(const at::Tensor& frames) const override;
-  at::Tensor encode_rows(const at::Tensor& pixels, nn::Tokens& tokens) const override;
 
   Flux2BatchNorm norm;
   AutoencoderKLEncoder network;

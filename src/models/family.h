@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
 #include "core/json.h"
 #include "core/range.h"
 #include "models/denoiser.h"
@@ -85,12 +84,6 @@ class Encoder : public Component {
   // Frames [F, 3, H, W] in [-1, 1] -> latents [T, C, h, w] as the denoiser takes them, fp32: the means of the
   // encoder's distribution, so that nothing of what is given depends on a seed.
   virtual at::Tensor encode(const at::Tensor& frames) const = 0;
-  // The same of a picture of which each rank holds some rows: [1, 3, H', W] -> [1, C, h', w]. The grid of
-  // `tokens` is that of the pixels, cut in units of LatentScale::pixels. Encoders of videos have no such way
-  // (checked).
-  virtual at::Tensor encode_rows(const at::Tensor& /*pixels*/, nn::Tokens& /*tokens*/) const {
-    TESSERA_CHECK(false, "this encoder takes whole frames");
-  }
 };
 
 // How the pixels and frames of a decoder's output count in latents.

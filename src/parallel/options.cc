@@ -65,11 +65,9 @@ Fields<ParallelOptions> make_fields() {
                   "Load the whole text encoder on each rank"));
   fields.push_back(plain_field(
       &O::vae_parallel,
-      {"vae_parallel",
-       "Divide the rows of each image among the ranks of a replica for decoding, and those of pictures to "
-       "refer to among all ranks for encoding [default]",
+      {"vae_parallel", "Divide the rows of each image among the ranks of a replica for decoding [default]",
        FieldGroup::kParallel},
-      "Decode and encode whole images on one rank"));
+      "Decode whole images on one rank"));
   fields.push_back(plain_field(
       &O::dynamic_sequence_parallel,
       {"dynamic_sequence_parallel",

@@ -102,7 +102,7 @@ FOLDERS = [
     (KLEIN, Shards(WEIGHTS, changed_index(lambda each, first, second: [each.pop(key) for key, name in list(each.items()) if name == second])),
      "' is missing"),
     # Files of weights.
-    (KLEIN, cut(WEIGHTS, 0), "a file of 0 bytes is too short for safetensors"), (KLEIN, text(WEIGHTS, LFS), "is a git-lfs pointer"),
+    (KLEIN, cut(WEIGHTS, 0), "is empty; get the file again"), (KLEIN, text(WEIGHTS, LFS), "is a git-lfs pointer"),
     (KLEIN, cut("vae/diffusion_pytorch_model.safetensors", 2000), "vae/diffusion_pytorch_model.safetensors]"),
     (KLEIN, lambda model: (model / WEIGHTS).unlink(), "transformer] no diffusion_pytorch_model.safetensors in this folder"),
     (KLEIN, lora, "is a LoRA, which cannot be added to a model yet"),
@@ -112,7 +112,7 @@ FOLDERS = [
     # Weights that are quantised in other forms.
     (KLEIN, add(WEIGHTS, "x_embedder.weight_scale_2"), "'x_embedder.weight_scale_2' says that 'x_embedder.weight' is quantised in a form that cannot"),
     (KLEIN, add(WEIGHTS, "x_embedder.weight.absmax"), "'x_embedder.weight.absmax' says that 'x_embedder.weight' is quantised in a form that cannot"),
-    (KLEIN, add(WEIGHTS, "x_embedder.weight_scale"), "'x_embedder.weight_scale', Float of shape [1], says that 'x_embedder.weight', Float, is quantised"),
+    (KLEIN, add(WEIGHTS, "x_embedder.weight_scale"), "'x_embedder.weight_scale', Float of shape [1], says that 'x_embedder.weight', BFloat16, is quantised"),
     (KLEIN, add(WEIGHTS, "x_embedder.comfy_quant", ("U8", [19], b'{"format": "nvfp4"}')), "'x_embedder.comfy_quant' says that 'x_embedder' is quantised"),
     (KLEIN, add(WEIGHTS, "gone.weight_scale"), "'gone.weight_scale' is a factor of 'gone.weight', which is missing"),
     (Z_IMAGE, keys(CONFIG, quantization_config={"quant_method": "bitsandbytes"}), "a part whose weights are quantised cannot run yet"),
@@ -139,7 +139,7 @@ FOLDERS = [
     (KLEIN, keys("model_index.json", _class_name="Flux2Pipeline"), "Flux2Pipeline"),
     (KLEIN, keys("scheduler/scheduler_config.json", time_shift_type="cubic"), "'time_shift_type'"),
     (Z_IMAGE, keys(CONFIG, all_f_patch_size=[2]), "only patches of 2 x 2 latents and 1 frame can be had here"),
-    (Z_IMAGE, keys(CONFIG, n_kv_heads=2), "n_kv_heads"), (Z_IMAGE, keys(CONFIG, axes_dims=[2, 2, 4]), "'axes_dims' must be three even numbers"),
+    (Z_IMAGE, keys(CONFIG, axes_dims=[2, 2, 4]), "'axes_dims' must be three even numbers"),
     (Z_IMAGE, keys(CONFIG, siglip_feat_dim=4), "'siglip_feat_dim' is 4: pictures as a part of the prompt (Omni) are not supported"),
     (Z_IMAGE, cut(CONFIG, 40), "config.json]"), (Z_IMAGE, keys(CONFIG, n_layers="two"), "'n_layers' must be"),
 ]
@@ -248,7 +248,7 @@ def broken_pictures_to_edit(box):
         except AssertionError as error:
             failures.append(f"{number}: {needle}: {error}")
     try:
-        KLEIN.refuse(box, 3, "is a folder", "--image", ".")
+        KLEIN.refuse(box, 3, "not a regular file", "--image", ".")
     except AssertionError as error:
         failures.append(str(error))
     assert not failures, "\n".join(failures)

@@ -5,11 +5,9 @@
 #include "core/field_name.h"
 #include "engine/lone_denoiser.h"
 #include "models/flux2.h"
-#include "ops/operation.h"
 #include "tests/support/degrees.h"
 #include "tests/support/generate.h"
 #include "tests/support/golden_folder_fixture.h"
-#include "tests/support/rank_threads.h"
 #include "tests/support/tiny_pipeline.h"
 
 namespace tessera::engine {
@@ -51,40 +49,6 @@ TEST(Flux2Klein, RefersToPicturesAsDiffusers) {
 
 TEST(Flux2Klein, RefersToPicturesOnManyRanks) {
   expect_golden_on_ranks("edited_two");
-  parallel::ParallelOptions alone = parallel::degrees(1, false, 1, 1, 2, 1);
-  alone.vae_parallel = false;
-  klein_pipeline().expect_golden_on_ranks(2, {"edited_two"}, {alone});
-}
-
-// Each has its rows of every picture, or rank 0 has all of them.
-TEST(Flux2Klein, EncodesPicturesOnAllRanks) {
-  const auto flops_by_rank = [](int64_t ranks, bool shares_work) {
-    std::vector<int64_t> flops(static_cast<size_t>(ranks));
-    comm::run_ranks_as_threads(
-        ranks,
-        [&](const comm::World& world) {
-          bool encodes = false;
-          Observer observer;
-          observer.started = [&](Phase phase) { encodes = phase == Phase::kEncodeFrames; };
-          const ops::ObserveOperations observed([&](const ops::Operation& operation) {
-            if (encodes && operation.name.starts_with("conv2d"))
-              flops[static_cast<size_t>(world.rank())] += operation.flops;
-          });
-          parallel::ParallelOptions options = parallel::degrees(1, false, 1, ranks, 1, 1);
-          options.vae_parallel = shares_work;
-          const Settings settings = klein_pipeline().settings("edited");
-          const auto layout =
-              parallel::resolve_layout(options, workload(settings, tiny_klein()), std::nullopt);
-          generate(settings, tiny_klein(), observer, world, layout);
-        },
-        comm::Wire::kShared);
-    return flops;
-  };
-  const int64_t all = flops_by_rank(1, true).front();
-  EXPECT_GT(all, 0);
-  EXPECT_EQ(flops_by_rank(2, false), (std::vector<int64_t>{all, 0}));
-  EXPECT_EQ(flops_by_rank(2, true), (std::vector<int64_t>{all / 2, all / 2}));
-  EXPECT_EQ(flops_by_rank(4, true), std::vector<int64_t>(4, all / 4));
 }
 
 // As on ranks that are on other hosts than the files, and for plans.

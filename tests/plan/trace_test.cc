@@ -65,19 +65,6 @@ engine::Request exact_request() {  // PixArt would change the size
   return request;
 }
 
-engine::Request wide_klein_request() {  // its texts are filled up to this length
-  engine::Request request = wide_request();
-  request.max_sequence_length = 24;
-  return request;
-}
-
-engine::Request edit_request() {
-  engine::Request request = wide_klein_request();
-  for (const char* name : {"70x101.png", "64x80.png"})
-    request.images.push_back(golden_folder("tiny-flux2-klein") / "golden" / name);
-  return request;
-}
-
 std::vector<Subject> subjects() {
   return {{"PixArt", engine::tiny, exact_request, at::kFloat, 0},
           {"PixArtInBf16", engine::tiny, exact_request, at::kBFloat16, 0},
@@ -85,8 +72,6 @@ std::vector<Subject> subjects() {
           {"StableDiffusionXL", tiny_sdxl, wide_request, at::kFloat, 1},
           {"StableDiffusionXLInBf16", tiny_sdxl, wide_request, at::kBFloat16, 1},
           {"ZImage", engine::tiny_z_image, wide_request, at::kFloat, 0},
-          {"Flux2Klein", engine::tiny_klein, edit_request, at::kFloat, 0},
-          {"Flux2KleinInBf16", engine::tiny_klein, wide_klein_request, at::kBFloat16, 0},
           {"OpenSora", engine::tiny_video, video_request, at::kFloat, 1},
           {"OpenSoraInBf16", engine::tiny_video, video_request, at::kBFloat16, 1},
           {"OpenSora1_1", engine::tiny_video_1_1, video_request, at::kFloat, 1}};
@@ -97,7 +82,6 @@ std::vector<Subject> subjects_of_products() {
           {"StableDiffusionXL", tiny_sdxl, wide_request, at::kFloat, 5},
           {"StableDiffusionXLInBf16", tiny_sdxl, wide_request, at::kBFloat16, 5},
           {"ZImageInBf16", engine::tiny_z_image, wide_request, at::kBFloat16, 0},
-          {"Flux2Klein", engine::tiny_klein, edit_request, at::kFloat, 0},
           {"OpenSora", engine::tiny_video, video_request, at::kFloat, 3},
           {"OpenSora1_1", engine::tiny_video_1_1, video_request, at::kFloat, 3}};
 }
@@ -105,8 +89,6 @@ std::vector<Subject> subjects_of_products() {
 std::vector<Subject> subjects_of_unequal_ranks() {
   return {{"PixArt", engine::tiny, exact_request, at::kFloat, 0},
           {"StableDiffusionXL", tiny_sdxl, wide_request, at::kFloat, 1},
-          {"ZImage", engine::tiny_z_image, wide_request, at::kFloat, 0},
-          {"Flux2Klein", engine::tiny_klein, edit_request, at::kFloat, 0},
           {"OpenSora", engine::tiny_video, video_request, at::kFloat, 1}};
 }
 
