@@ -27,7 +27,7 @@ EACH = ["blurry, a Cat", "", CIRCLE]
 
 
 BLOCKS = {"Q8_0": {"small": [Type.Q8_0], "large": {}}, "Q4_K": {"small": [], "large": {Type.Q4_K: original_names.LARGE[Type.Q4_K]}}}
-FILES = {"original names": "model.safetensors", "fp8 with factors": "model.safetensors", **dict.fromkeys(BLOCKS, "model.gguf")}
+FILES = {"original names": "single.safetensors", "fp8 with factors": "single.safetensors", **dict.fromkeys(BLOCKS, "single.gguf")}
 
 
 def save_alone(pipeline, saved, folder):
