@@ -15,7 +15,8 @@
 namespace tessera::comm {
 namespace {
 
-// The local end of a datagram socket that is connected to `peer`; empty if there is no route to it.
+// Returns the local end of a datagram socket that is connected to `peer`, or an empty one if no route leads
+// to it.
 std::string own_address(const addrinfo& peer) {
   const int descriptor = ::socket(peer.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (descriptor < 0) return {};
@@ -39,7 +40,7 @@ Addresses addresses_of(const std::string& host) {
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* all = nullptr;
-  // A socket address needs a port; any will do.
+  // A socket address needs a port, and any port will do.
   if (const int code = ::getaddrinfo(host.c_str(), "9", &hints, &all); code != 0)
     throw Error(ErrorKind::kPeer, host, fmt::format("has no address: {}", ::gai_strerror(code)));
   return {all, &::freeaddrinfo};

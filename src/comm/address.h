@@ -5,10 +5,10 @@
 
 namespace tessera::comm {
 
-// Whether `host`, a name or an address, means the loopback device.
+// Returns whether `host`, a name or an address, means the loopback device.
 bool is_loopback(const std::string& host);
 
-// Whether `host` is an address that stands for all addresses of a host, such as "0.0.0.0" or "::".
+// Returns whether `host` is an address that stands for all addresses of a host, such as "0.0.0.0" or "::".
 bool is_wildcard(const std::string& host);
 
 // Throws Error(kPeer) unless `host`, a name or an address, has an address.

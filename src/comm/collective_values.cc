@@ -8,7 +8,7 @@ namespace {
 thread_local const CollectiveValuesHook* current_hook = nullptr;
 thread_local bool has_program = false;
 thread_local int64_t depth = 0;
-thread_local int64_t begun = 0;  // collectives that are no part of another one
+thread_local int64_t begun = 0;  // collectives that are not a part of another one
 
 }  // namespace
 

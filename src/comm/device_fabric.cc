@@ -21,9 +21,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-// The interval at which a thread that waits for devices polls them.
+// A thread that waits for devices polls them at this interval.
 constexpr auto kLook = std::chrono::microseconds(20);
-// The interval at which the other ranks are checked for life.
+// The other ranks are checked for life at this interval.
 constexpr auto kCheck = Milliseconds(20);
 
 [[noreturn]] void lost(int64_t peer, const std::exception& error) {
@@ -32,13 +32,14 @@ constexpr auto kCheck = Milliseconds(20);
   lost_peer(peer, what.substr(0, what.find('\n')));
 }
 
-// An operation of a communicator. Any peer may be the missing one; the first peer stands for all in errors.
+// This is an operation of a communicator. Any peer may be the missing one; the first stands for all in
+// errors.
 struct Operating {
   int64_t peer;  // in the world
   c10::intrusive_ptr<c10d::Work> work;
 };
 
-// The operations that were posted and may not be complete, and the thread that watches the peers meanwhile.
+// Holds the operations that were posted and may not be complete, and the thread that watches the peers.
 class UnderWay {
  public:
   // `host` connects the same ranks and detects lost ones.
@@ -69,7 +70,7 @@ class UnderWay {
     if (lost_) std::rethrow_exception(lost_);
   }
 
-  // Throws for a failed operation, naming a lost peer as the cause if one is known.
+  // Throws for a failed operation and names a lost peer as the cause if one is known.
   [[noreturn]] void failed(int64_t peer, const std::exception& error) {
     require_alive();
     lost(peer, error);

@@ -18,7 +18,7 @@ using Milliseconds = std::chrono::milliseconds;
 // Gloo itself never times out while all peers live; the heartbeat ends the wait for one that is lost.
 constexpr Milliseconds kAnyTime = std::chrono::hours(24 * 365);
 
-// The connections of this rank, and the heartbeat that watches them.
+// Holds the connections of this rank, and the heartbeat that watches them.
 struct GlooMesh {
   GlooMesh(c10::intrusive_ptr<c10d::ProcessGroupGloo> connected, Milliseconds given)
       : gloo(std::move(connected)), timeout(given), heartbeat(gloo, given) {}
@@ -37,7 +37,7 @@ struct GlooMesh {
   }
 };
 
-// The messages of one exchange; each is a c10d work.
+// Holds the messages of one exchange, each of which is a c10d work.
 class GlooExchange : public Exchange {
  public:
   struct Part {
@@ -100,7 +100,7 @@ class GlooExchange : public Exchange {
   std::shared_ptr<GlooMesh> mesh_;
 };
 
-// The transport of one group, whose messages have the group's tag.
+// This is the transport of one group, whose messages have the group's tag.
 class GlooTransport : public Transport {
  public:
   GlooTransport(std::shared_ptr<GlooMesh> mesh, std::vector<int64_t> ranks, int tag)
@@ -109,7 +109,7 @@ class GlooTransport : public Transport {
   std::unique_ptr<Exchange> post(std::vector<Message> sends, std::vector<Message> receives,
                                  Posting) override {
     std::vector<GlooExchange::Part> parts;
-    // Post receives first: an expected message needs no intermediate buffer.
+    // Receives are posted first, because an expected message does not need an intermediate buffer.
     for (Message& message : receives) add(parts, message, /*sending=*/false);
     for (Message& message : sends) add(parts, message, /*sending=*/true);
     return std::make_unique<GlooExchange>(std::move(parts), mesh_);

@@ -16,7 +16,7 @@ class Store;
 
 namespace tessera::comm {
 
-// Where a rank listens.
+// Says where a rank listens.
 struct GlooPlace {
   std::string name;  // a network interface, or an address of this host
   bool is_interface = true;

@@ -11,7 +11,7 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-constexpr int kTag = 0;  // no group has it: theirs begin with 1
+constexpr int kTag = 0;  // unused by groups, whose tags begin with 1
 
 int64_t now_ms() {
   return std::chrono::duration_cast<Milliseconds>(std::chrono::steady_clock::now().time_since_epoch())

@@ -11,9 +11,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-// Whether anything has arrived since the last call.
+// Returns whether anything has arrived since the last call.
 bool take_all(int socket) {
-  // More packets than a well-behaved peer sends while this thread sleeps.
+  // This is more packets than a well-behaved peer sends while this thread sleeps.
   constexpr int kMost = 64;
   std::array<char, 16> bytes = {};
   int taken = 0;

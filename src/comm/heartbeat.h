@@ -1,6 +1,6 @@
-// Detects whether other ranks of this host still run. A rank that computes for a long time sends nothing and
-// is alive; a stopped rank sends nothing either. So every process has a thread that only reports that it
-// runs.
+// Detects whether other ranks of this host still run. A rank that computes for a long time does not send
+// anything although it is alive, and neither does a stopped rank. So every process has a thread that only
+// reports that it runs.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace tessera::comm {
 
-// The interval between signs of life, when their absence for `timeout` means that a rank is lost.
+// Returns the interval between signs of life, if their absence for `timeout` means that a rank is lost.
 std::chrono::milliseconds heartbeat_interval(std::chrono::milliseconds timeout);
 
 // Sends a byte to each peer at short intervals and records when theirs are missing. All peers must have one.
@@ -26,8 +26,8 @@ class Heartbeat {
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  // Whether the peer has given no sign of life for longer than the timeout, counting only the time in which
-  // this process itself ran. May be called from any thread.
+  // Returns whether the peer has given no sign of life for longer than the timeout, counting only the time in
+  // which this process itself ran. May be called from any thread.
   bool is_silent(int64_t peer) const;
 
  private:

@@ -16,8 +16,8 @@
 
 namespace tessera::comm {
 
-// Where the other ranks of this host reach this one. It is created before ranks know of each other; they need
-// its text.
+// Says where the other ranks of this host reach this one. It is created before ranks know of each other,
+// because they need its text.
 class LocalEndpoint {
  public:
   LocalEndpoint();  // throws Error(kPeer) when the system refuses a socket
@@ -35,10 +35,11 @@ class LocalEndpoint {
 // say.
 std::string this_host();
 
-// Whether ranks with these texts share a host.
+// Returns whether ranks with these texts share a host.
 bool same_host(const std::string& endpoint, const std::string& other);
 
-// A connection to another rank of this host, which closes when that rank ends, and the file that it sent.
+// Holds a connection to another rank of this host, which closes when that rank ends, and the file that it
+// sent.
 struct PeerConnection {
   Descriptor socket;
   Descriptor file;
@@ -58,7 +59,7 @@ PeerConnections connect_local_peers(int64_t rank, const LocalEndpoint& own,
 PeerConnections greet_local_peers(int64_t rank, std::map<int64_t, Descriptor> sockets,
                                   const FileForPeer& file_for, Deadline deadline);
 
-// The first message on a connection; the file travels with it.
+// This is the first message on a connection; the file travels with it.
 struct Greeting {
   int64_t from = -1, to = -1;  // ranks in the world
 };

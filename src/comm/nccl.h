@@ -13,14 +13,15 @@ class Store;
 
 namespace tessera::comm {
 
-// Whether this build supports it: libtorch has CUDA, and NCCL's headers were found.
+// Returns whether this build supports it: libtorch has CUDA, and NCCL's headers were found.
 bool has_nccl();
 
-// Tells c10d, through the environment, to leave lost peers to this program (see device_fabric.h). Must be
-// called before any thread starts.
+// Makes c10d, through the environment, leave lost peers to this program (see device_fabric.h). Must be called
+// before any thread starts.
 void prepare_nccl();
 
-// Communicators whose ranks meet at the store; each rank uses its own GPU. `timeout` limits the meeting.
+// Creates communicators whose ranks meet at the store; each rank uses its own GPU. `timeout` limits the
+// meeting.
 MakeCommunicator nccl_communicators(const c10::intrusive_ptr<c10d::Store>& store,
                                     std::chrono::milliseconds timeout);
 

@@ -23,21 +23,21 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-// How long a rank polls for a message before it sleeps; less than the time of two wake-ups.
+// A rank polls for a message for this long before it sleeps; it is less than the time of two wake-ups.
 constexpr auto kSpin = std::chrono::microseconds(30);
-// The interval at which a waiting rank checks whether its peer still lives.
+// A waiting rank checks at this interval whether its peer still lives.
 constexpr auto kCheck = Milliseconds(50);
-// The tag of an empty message, which is a rank's last one when it aborts what is under way.
+// This is the tag of an empty message, which is a rank's last one when it aborts what is under way.
 constexpr int64_t kGivesUp = -1;
 
-// Messages in both directions between this rank and one other.
+// Holds the messages in both directions between this rank and one other.
 class Channel {
  public:
   Channel(int64_t peer, Milliseconds timeout) : peer_(peer), timeout_(timeout) {}
 
   int file() const { return writer_.descriptor(); }
   int socket() const { return socket_.number(); }
-  // `take_in_all`: see take_in(), of all channels of this rank.
+  // `take_in_all` calls take_in() of all channels of this rank.
   void watch(const Heartbeat* heartbeat, std::function<void()> take_in_all) {
     heartbeat_ = heartbeat;
     take_in_all_ = std::move(take_in_all);
@@ -63,7 +63,7 @@ class Channel {
     while (!writer_.write(tag, bytes)) {
       if (is_closed()) lost_peer(peer_, "it closed the connection");
       require_not_silent();
-      // The peer may wait for room as well, for what it sends here or to a rank that waits for this one.
+      // The peer may wait for room as well, either here or at a rank that waits for this one.
       take_in_all_();
       pollfd nothing = {};
       ::poll(&nothing, 0, 1);
@@ -86,7 +86,7 @@ class Channel {
     reader_->drop(entry.mapped());
   }
 
-  // abort() tells the peer to wait for no more messages; reset() discards the peer's messages up to its own
+  // abort() asks the peer to wait for no more messages; reset() discards the peer's messages up to its own
   // abort().
   void abort() { send(kGivesUp, std::span<const std::byte>()); }
   void reset() {
@@ -101,7 +101,7 @@ class Channel {
     gave_up_ = false;
   }
 
-  // Makes room in the peer's queue: what has come is remembered until somebody asks for it.
+  // Makes room in the peer's queue by remembering what has come until somebody asks for it.
   void take_in() {
     while (!gave_up_ && take_next()) {
     }

@@ -28,7 +28,7 @@ constexpr uint64_t kLine = 64;  // cache line; the bytes of a block begin at thi
 // A block is released when this many messages in a row have not used it.
 constexpr uint32_t kIdle = 2048;
 
-// At the beginning of each block: whether the writer may reuse it.
+// This stands at the beginning of each block and says whether the writer may reuse it.
 struct BlockHead {
   std::atomic<uint32_t> is_free;
 };
@@ -48,7 +48,8 @@ BlockHead& block_at(const SharedFile& file, uint64_t offset) {
 }
 }  // namespace
 
-// At the beginning of the file, which is zero when new. The fields of each side have their own cache line.
+// This stands at the beginning of the file, which is zero when new. The fields of each side have their own
+// cache line.
 struct QueueHead {
   alignas(kLine) std::atomic<uint32_t> written;  // messages so far, modulo 2^32; the reader sleeps on it
   alignas(kLine) std::atomic<uint32_t> seen;     // messages that the reader has seen
@@ -69,7 +70,7 @@ SharedFile::~SharedFile() {
 }
 
 void SharedFile::grow(uint64_t size) {
-  // Allocate the memory here, where a lack of it is an error and not a SIGBUS.
+  // The memory is allocated here, where a lack of it is an error and not a SIGBUS.
   restore(size_, size - size_);
   map(size);
 }

@@ -14,7 +14,7 @@
 
 namespace tessera::comm {
 
-// A memory file as mapped by this process; unmapped and closed on destruction.
+// Holds a memory file as mapped by this process; it is unmapped and closed on destruction.
 class SharedFile {
  public:
   explicit SharedFile(int descriptor);  // takes ownership
@@ -43,7 +43,7 @@ class SharedFile {
   uint64_t size_ = 0;
 };
 
-// The position of a message in the file.
+// Holds the position of a message in the file.
 struct QueueEntry {
   uint64_t offset = 0;  // of the message's block
   uint64_t bytes = 0;

@@ -92,8 +92,8 @@ void wait_for_ranks(c10d::Store& store, const std::vector<std::string>& keys, in
   }
 }
 
-// Ranks of another job that was given the same port are turned away, before they read what rank 0 wants of
-// its own.
+// Turns away the ranks of another job that was given the same port, before they read what rank 0 wants of its
+// own.
 void require_same_job(c10d::Store& store, const Rendezvous& rendezvous, Deadline deadline) {
   constexpr const char* kKey = "tessera job";
   if (rendezvous.rank == 0) return set_text(store, kKey, rendezvous.job);
@@ -127,8 +127,8 @@ std::vector<std::string> arrive(c10d::Store& store, const Rendezvous& rendezvous
   return all;
 }
 
-// The address on which this rank listens when no interface is named. The host's own name is not used, because
-// it often resolves to the loopback device.
+// Returns the address on which this rank listens when no interface is named. The host's own name is not used,
+// because it often resolves to the loopback device.
 std::string listening_address(const Rendezvous& rendezvous) {
   std::string address = address_towards(rendezvous.address);
   if (rendezvous.local_world_size < rendezvous.world_size && is_loopback(address) &&
@@ -150,7 +150,7 @@ std::shared_ptr<Fabric> add_devices(const Rendezvous& rendezvous,
                          std::move(fabric));
 }
 
-// A FileStore that cannot write a record whole is read forever by the others.
+// If a FileStore cannot write a record whole, the others keep reading it for ever.
 void require_room_for_store(int64_t world_size) {
   constexpr uint64_t kBytesOfPair = 4096;  // Gloo's addresses take a few hundred
   rlimit limit = {};
@@ -198,7 +198,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& rendezvous,
   }
 }
 
-// `here` ranks have told that they are on this host; none where the system does not tell hosts apart.
+// `here` ranks have reported that they are on this host; it is 0 where the system does not distinguish hosts.
 void require_local_size(const Rendezvous& rendezvous, int64_t here) {
   if (here == 0 || rendezvous.local_world_size <= here || rendezvous.local_size_variable.empty()) return;
   usage_error(rendezvous.local_size_variable, "says that {} ranks are on this host, but {} {}",

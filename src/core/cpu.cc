@@ -18,7 +18,7 @@
 namespace tessera {
 namespace {
 
-// An instruction set and its name in each library's environment variable.
+// Holds an instruction set and its name in each library's environment variable.
 struct Cap {
   Isa isa;
   const char *name, *aten, *onednn, *mkl;
@@ -53,7 +53,7 @@ Isa processor_isa() {
   return cpuinfo_has_x86_amx_bf16() ? Isa::kAmx : Isa::kAvx512Bf16;
 }
 
-// A thread as OpenMP starts it.
+// Holds the attributes with which OpenMP would start a thread.
 struct Attributes {
   Attributes() {
     ::pthread_attr_init(&value);
@@ -63,7 +63,7 @@ struct Attributes {
   Attributes(const Attributes&) = delete;
   Attributes& operator=(const Attributes&) = delete;
 
-  // The environment names the size in KiB, or with a unit. Returns 0 if it names none.
+  // Reads the size that the environment gives, in KiB or with a unit. Returns 0 if it gives none.
   static size_t stack_bytes() {
     for (const char* name : {"OMP_STACKSIZE", "GOMP_STACKSIZE"}) {
       const char* const text = std::getenv(name);
@@ -86,8 +86,8 @@ void* wait_for_end(void* ends) {
   return nullptr;
 }
 
-// How many of `wanted` threads, this one included, the system starts. OpenMP ends the program where it starts
-// too few.
+// Returns how many of `wanted` threads, this one included, the system starts. OpenMP ends the program if it
+// cannot start them all.
 int startable_threads(int wanted) {
   const Attributes attributes;
   std::atomic<bool> ends = false;

@@ -16,7 +16,7 @@ namespace {
 thread_local std::optional<c10::DeviceType> meta_stands_for;
 thread_local bool constants_are_shapes = false;
 
-// NCCL 2.30 and later lets ranks share a GPU if this variable says so, which is for trying things out.
+// NCCL 2.30 and later lets ranks share a GPU if this variable says so, which is for experiments.
 bool ranks_share_gpus() {
   const char* const value = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   return value && std::string_view(value) == "1";

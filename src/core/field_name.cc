@@ -5,7 +5,7 @@
 namespace tessera {
 namespace {
 
-// Control characters that do not occur in messages otherwise.
+// These control characters do not occur in messages otherwise.
 constexpr char kBegin = '\x0e', kEnd = '\x0f';
 constexpr std::string_view kTrue = ": true", kFalse = ": false";
 

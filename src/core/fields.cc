@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-// The value as shown in a message, shortened; texts are quoted.
+// Returns the value as a message shows it, shortened; texts are quoted.
 std::string shown(const Json& value) {
   constexpr size_t kMost = 80;
   std::string text = value.is_string() ? value.get<std::string>()
@@ -26,7 +26,7 @@ std::string shown(const Json& value) {
   usage_error(field(info.name), "expected {}, got {}", what, shown(value));
 }
 
-// "a, b or c"
+// Returns a list such as "a, b or c".
 std::string alternatives(const std::vector<std::string>& words) {
   if (words.size() == 1) return words.front();
   const auto last = words.end() - 1;

@@ -48,7 +48,7 @@ int named_descriptor(const std::filesystem::path& path) {
   return descriptor;
 }
 
-// Devices and pipes, which renaming would replace.
+// Returns whether the path is a device or a pipe, which renaming would replace.
 bool is_special(const std::filesystem::path& path) {
   if (named_descriptor(path) >= 0) return true;
   std::error_code code;
@@ -61,8 +61,8 @@ std::filesystem::path temporary_name(const std::filesystem::path& path, const st
   return is_special(path) ? std::filesystem::path() : temporary_beside(path, token);
 }
 
-// Whether the reason in errno is that the folder of a file takes no other file, though the file itself may be
-// written to, as one that is mounted by itself into a container.
+// Returns whether the reason in errno is that the folder of a file does not accept another file, although the
+// file itself may be written to, as when it is mounted by itself into a container.
 bool only_folder_is_closed(const std::filesystem::path& path) {
   if (errno != EACCES && errno != EPERM && errno != EROFS) return false;
   const int reason = errno;
@@ -72,7 +72,7 @@ bool only_folder_is_closed(const std::filesystem::path& path) {
   return is_open;
 }
 
-// Whether names in the folder can be added but neither changed nor removed.
+// Returns whether names in the folder can be added but neither changed nor removed.
 bool is_append_only(const std::filesystem::path& folder) {
   struct statx status = {};
   return ::statx(AT_FDCWD, folder.empty() ? "." : folder.c_str(), 0, STATX_TYPE, &status) == 0 &&
@@ -95,8 +95,8 @@ std::string read_stream(int descriptor, const std::string& where, uint64_t max_b
   usage_error(path.string(), "cannot {} the file: {}", action, system_reason(code));
 }
 
-// Creates a file of these bytes, which is to replace the one at `target`. Returns 0 or the reason why there
-// is none, or only a part of it.
+// Creates a file of these bytes, which is to replace the one at `target`. Returns 0, or the reason why the
+// file is missing or incomplete.
 int write_new(const std::filesystem::path& path, const std::filesystem::path& target,
               std::string_view bytes) {
   const int descriptor = create_replacement(path, target);
@@ -174,7 +174,7 @@ std::string read_file_or_stream(const std::string& path, uint64_t max_bytes) {
 bool write_to_descriptor(int descriptor, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t count = uninterrupted([&] { return ::write(descriptor, bytes.data(), bytes.size()); });
-    // A standard stream may be a pipe that does not block, as programs leave it that share it.
+    // A standard stream may be a pipe that does not block, because programs that share it have set it so.
     pollfd room = {.fd = descriptor, .events = POLLOUT, .revents = 0};
     if (count < 0 && errno == EAGAIN && uninterrupted([&] { return ::poll(&room, 1, -1); }) > 0) continue;
     if (count <= 0) return false;
@@ -246,13 +246,13 @@ void AtomicFile::commit() {
 
 void remove_unfinished_file(const std::filesystem::path& path) noexcept {
   try {
-    // A file's stands beside the target of a link, a sequence's folder beside the link.
+    // The temporary file stands beside the target of a link, and a sequence's folder beside the link.
     std::error_code code;
     for (const std::filesystem::path& each : {follow_links(path), path}) {
       const std::filesystem::path temporary = temporary_name(each, temporary_token());
       if (!temporary.empty()) std::filesystem::remove_all(temporary, code);
     }
-  } catch (const std::exception&) {  // no memory for the name: the file stays
+  } catch (const std::exception&) {  // without memory for the name the file stays
   }
 }
 

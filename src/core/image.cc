@@ -59,7 +59,7 @@ bool read_until_pixels(png_structp png, png_infop info) {
   return true;
 }
 
-// libpng's two structs, freed with the life of the object.
+// Holds libpng's two structs, which are freed with this object.
 template <auto kDestroy>
 struct PngStructs {
   explicit PngStructs(png_structp made) : png(made) {

@@ -16,7 +16,7 @@ namespace {
 constexpr int kMaxDepth = 100;
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
 
-// A bare word that Python writes, and which of the document's numbers it is.
+// Holds a bare word that Python writes, and which of the document's numbers stands for it.
 struct BareNumber {
   size_t index;
   double value;
@@ -32,7 +32,7 @@ struct ReplacedNumbers {
 class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
  public:
   using Base = nlohmann::detail::json_sax_dom_parser<Json>;
-  // `bare`: the numbers that stand for bare words, in their order.
+  // `bare` holds the numbers that stand for bare words, in their order.
   LimitedBuilder(Json& root, std::span<const BareNumber> bare, size_t size)
       : Base(root, /*allow_exceptions=*/false), bare_(bare), size_(size) {}
 
@@ -54,7 +54,7 @@ class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
 
   template <typename Exception>
   bool parse_error(std::size_t position, const std::string& token, const Exception& error) {
-    // The library's text begins with its name of the error in brackets and, where known, a position.
+    // The library's text begins with its own name for the error in brackets and, where known, a position.
     const std::string text = error.what();
     const size_t name = text.find("] ");
     message = name == std::string::npos ? text : text.substr(name + 2);
@@ -90,7 +90,7 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-// Whether the character can belong to a number or a word outside strings.
+// Returns whether the character can belong to a number or a word outside strings.
 bool is_of_word(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-' ||
          c == '+' || c == '.';
@@ -104,7 +104,7 @@ std::optional<double> bare_number(std::string_view word) {
   return std::nullopt;
 }
 
-// The end of the string that begins at `begin`.
+// Returns the end of the string that begins at `begin`.
 size_t end_of_string(std::string_view text, size_t begin) {
   for (size_t i = begin + 1; i < text.size(); ++i) {
     if (text[i] == '\\') {
@@ -116,8 +116,8 @@ size_t end_of_string(std::string_view text, size_t begin) {
   return text.size();
 }
 
-// The parser knows no bare words, so numbers stand in for them. Nothing in the document tells these from its
-// own numbers; their places in the order of all numbers do.
+// The parser does not know bare words, so numbers stand in for them. The document does not mark which numbers
+// these are, but their places in the order of all numbers identify them.
 ReplacedNumbers replace_bare_numbers(std::string_view text) {
   ReplacedNumbers result = {.text = std::string(text), .numbers = {}};
   size_t numbers = 0;

@@ -19,14 +19,14 @@ std::optional<uint64_t> parse(const std::string& text) {
   return number;
 }
 
-// The number of a file that holds nothing else.
+// Returns the number in a file that holds nothing else.
 std::optional<uint64_t> number_of(const fs::path& file) {
   std::string text;
   std::ifstream(file) >> text;
   return parse(text);
 }
 
-// The numbers of a file of lines "name number", or "name: number kB" (which are kept as they are).
+// Returns the numbers of a file of lines "name number", or "name: number kB" (which are kept as they are).
 std::map<std::string, uint64_t> numbers_of(const fs::path& file) {
   std::map<std::string, uint64_t> numbers;
   std::ifstream lines(file);
@@ -59,7 +59,7 @@ Machine machine_of(const fs::path& root) {
   return {total, numbers["SwapTotal:"] * kKilobyte, tells ? numbers["MemAvailable:"] * kKilobyte : total};
 }
 
-// How a version of control groups names its files.
+// Says how a version of control groups names its files.
 struct Version {
   const char* type;        // of the file system
   const char* controller;  // in /proc/self/cgroup; version 2 has none
@@ -92,7 +92,7 @@ bool contains_word(const std::string& list, const std::string& word) {
   return ("," + list + ",").find("," + word + ",") != std::string::npos;
 }
 
-// The path of this process's group in the hierarchy, from /proc/self/cgroup.
+// Returns the path of this process's group in the hierarchy, from /proc/self/cgroup.
 std::optional<std::string> group_of(const fs::path& root, const Version& version) {
   std::ifstream lines(root / "proc/self/cgroup");
   for (std::string line; std::getline(lines, line);) {
@@ -111,7 +111,7 @@ struct Mount {
   fs::path folder;    // where
 };
 
-// From /proc/self/mountinfo: "31 23 0:28 /group /folder rw,relatime - cgroup cgroup rw,memory".
+// Reads a line of /proc/self/mountinfo: "31 23 0:28 /group /folder rw,relatime - cgroup cgroup rw,memory".
 std::optional<Mount> mount_of(const fs::path& root, const Version& version) {
   std::ifstream lines(root / "proc/self/mountinfo");
   for (std::string line; std::getline(lines, line);) {
@@ -126,8 +126,8 @@ std::optional<Mount> mount_of(const fs::path& root, const Version& version) {
   return std::nullopt;
 }
 
-// The group relative to what is mounted. In a container, the hierarchy may be mounted from the container's
-// own group on, while the path of the process is that on the host, or the reverse.
+// Returns the group relative to what is mounted. In a container, the hierarchy may be mounted from the
+// container's own group on while the path of the process is that on the host, or the reverse.
 fs::path within(const Mount& mount, const std::string& group) {
   const fs::path relative = fs::path(group).lexically_relative(mount.group);
   const bool is_below = !relative.empty() && *relative.begin() != "..";
@@ -139,7 +139,7 @@ void add_groups(const fs::path& root, const Machine& machine, const Version& ver
   const std::optional<std::string> own = group_of(root, version);
   const std::optional<Mount> mount = mount_of(root, version);
   if (!own || !mount) return;
-  // A nested group also has the limits of all groups around it.
+  // The limits of all groups around a nested group apply to it as well.
   for (fs::path group = within(*mount, *own).lexically_normal();; group = group.parent_path()) {
     const fs::path folder = mount->folder / group;
     const uint64_t most = number_of(folder / version.most).value_or(kUnlimited);

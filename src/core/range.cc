@@ -62,7 +62,8 @@ std::vector<Range> split_by_shares(int64_t total, int64_t parts, const Shares& s
     missing.push_back(exact - static_cast<double>(all.back().length));
     left -= all.back().length;
   }
-  // The least lengths may have taken more than there is; then the parts that have the most too much give.
+  // The least lengths may have taken more than there is; then the parts with the largest excess give some
+  // back.
   for (; left != 0; left += left > 0 ? -1 : 1) {
     const int64_t change = left > 0 ? 1 : -1;
     size_t chosen = all.size();
@@ -81,7 +82,7 @@ std::vector<Range> split_by_shares(int64_t total, int64_t parts, const Shares& s
 int64_t things_of_round(int64_t parts, const Shares& shares) {
   if (shares.of_parts.empty()) return parts;
   constexpr double kGoodEnough = 0.95;
-  // How much of the parts' time is used until the last one is done.
+  // Returns how much of the parts' time is used until the last one is done.
   const auto used = [&](int64_t things) {
     double longest = 0;
     const std::vector<Range> ranges = split_by_shares(things, parts, shares);

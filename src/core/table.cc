@@ -32,7 +32,7 @@ std::string shown(const OrderedJson& value, Table::Column::Unit unit) {
   return value.dump();
 }
 
-// Quoted where it must be (RFC 4180).
+// Returns the cell for CSV, quoted where it must be (RFC 4180).
 std::string csv_cell(const OrderedJson& value) {
   if (value.is_null()) return {};
   std::string text = value.is_string() ? value.get<std::string>() : value.dump();
@@ -50,13 +50,13 @@ using Cells = std::vector<std::string>;
 
 constexpr size_t kMostWidth = 150, kLeastText = 12, kGap = 2;
 
-// Columns in a row whose titles are alike before a slash, as `sent/step` and `sent/run`.
+// Stands for adjacent columns whose titles are alike before a slash, such as `sent/step` and `sent/run`.
 struct SharedTitle {
   std::string title;
   size_t begin, end;
 };
 
-// What is shared moves from the titles to the line above them.
+// Moves what titles share to the line above them.
 std::vector<SharedTitle> shared_titles(Cells& titles) {
   std::vector<SharedTitle> shared;
   for (size_t begin = 0, end = 0; begin < titles.size(); begin = end) {
@@ -78,7 +78,7 @@ size_t width_of(const std::vector<size_t>& widths, size_t begin, size_t end) {
   return width;
 }
 
-// Of a table that would be too wide, the widest texts become narrower.
+// If the table would be too wide, the widest texts become narrower.
 std::vector<size_t> fitting_widths(const std::vector<Cells>& lines, const std::vector<SharedTitle>& shared,
                                    const std::vector<bool>& are_texts) {
   std::vector<size_t> widths(are_texts.size(), 0);
@@ -104,7 +104,7 @@ std::string without_trailing_spaces(const std::string& line) {
   return line.substr(0, line.find_last_not_of(' ') + 1);
 }
 
-// "---- sent ----" above the columns that it goes with; without dashes where there is no room for them.
+// Writes "---- sent ----" above the columns that share a title, without dashes where they do not fit.
 std::string line_of(const std::vector<SharedTitle>& shared, const std::vector<size_t>& widths) {
   std::string line;
   for (const auto& [title, begin, end] : shared) {
@@ -116,7 +116,7 @@ std::string line_of(const std::vector<SharedTitle>& shared, const std::vector<si
   return without_trailing_spaces(line) + "\n";
 }
 
-// The lines of a text in a column: it is broken after a space, a dot or a slash, or else anywhere.
+// Returns the lines of a text in a column, broken after a space, a dot or a slash, or else anywhere.
 Cells wrapped(const std::string& text, size_t width) {
   Cells lines;
   std::string_view rest = text;
@@ -174,7 +174,7 @@ std::vector<Cells> Table::cells() const {
   return lines;
 }
 
-// Texts stand at the left and numbers at the right of their column.
+// Texts are aligned to the left and numbers to the right of their column.
 std::string Table::aligned() const {
   std::vector<Cells> lines = cells();
   const std::vector<SharedTitle> shared = shared_titles(lines[0]);

@@ -26,7 +26,7 @@ constexpr size_t kMostName = 4096;  // PATH_MAX
 constexpr int64_t kIsFile = -1;
 }  // namespace
 
-// A name that a signal handler can read. Slots are never freed, but used again.
+// Holds a name that a signal handler can read. Slots are never freed, but used again.
 struct Unfinished {
   std::atomic<bool> used{true};
   std::atomic<bool> ready{false};
@@ -52,7 +52,7 @@ void remove_numbered_files(const Unfinished& folder) {
   ::rmdir(folder.name.data());
 }
 
-// Returns a slot that is the caller's until it sets `used` to false.
+// Returns a slot that belongs to the caller until it sets `used` to false.
 Unfinished& free_slot() {
   for (Unfinished* slot = newest; slot; slot = slot->next) {
     if (!slot->used.exchange(true)) return *slot;
@@ -64,7 +64,7 @@ Unfinished& free_slot() {
   return *slot;
 }
 
-// Only the holder of a slot writes to it, and nobody else reads its name but a signal handler.
+// Only the holder of a slot writes to it, and only a signal handler reads its name besides.
 Unfinished* remember_in_slot(const std::string& name, int64_t files) {
   if (name.size() >= kMostName) return nullptr;  // no call of the system takes such a name
   Unfinished& slot = free_slot();
@@ -74,7 +74,7 @@ Unfinished* remember_in_slot(const std::string& name, int64_t files) {
   return &slot;
 }
 
-// Closes a file that was written to. Linux has closed it even where a signal interrupts that.
+// Closes a file that was written to. Linux has closed it even if a signal interrupts the call.
 bool close_written(int descriptor) {
   return ::close(descriptor) == 0 || errno == EINTR;
 }
@@ -161,11 +161,11 @@ int create_replacement(const std::filesystem::path& temporary, const std::filesy
   if (!exists && errno == ENAMETOOLONG) return -1;  // the temporary name may be shorter
   const bool replaces = exists && S_ISREG(old.st_mode);
   const mode_t mode = replaces ? old.st_mode & 0777 : 0666;
-  // The mode counts from the start: who may not read the old file must not open the new one meanwhile.
+  // The mode counts from the start: those who may not read the old file must not open the new one meanwhile.
   const int descriptor = uninterrupted(
       [&] { return ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode); });
   if (descriptor < 0 || !replaces) return descriptor;
-  // Nobody but root may give a file to another user, and others only to a group of theirs.
+  // Only root may give a file to another user, and other users may only give it to one of their groups.
   if (::fchown(descriptor, old.st_uid, old.st_gid) != 0) {
     [[maybe_unused]] const int ignored = ::fchown(descriptor, static_cast<uid_t>(-1), old.st_gid);
   }

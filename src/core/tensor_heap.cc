@@ -20,15 +20,15 @@ namespace tessera {
 namespace {
 
 constexpr size_t kAlignment = 64, kPage = 4096;
-// Distance between tensors. Without it, tensors of usual sizes begin at the same offset of their pages, and
-// the processor takes loads from one for loads of what it has just stored to another.
+// This is the distance between tensors. Without it, tensors of usual sizes begin at the same offset of their
+// pages, and the processor takes loads from one for loads of what it has just stored to another.
 constexpr size_t kStagger = 5 * kAlignment;
 
 size_t round_up(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-// Under this policy addresses count as memory from the time they are reserved.
+// Under this policy, addresses count as memory from the time they are reserved.
 bool never_overcommits() {
   constexpr int kNeverOvercommit = 2;
   std::ifstream file("/proc/sys/vm/overcommit_memory");
@@ -38,7 +38,7 @@ bool never_overcommits() {
 
 }  // namespace
 
-// All heaps of the process: libtorch may free memory by its address alone.
+// Lists all heaps of the process, because libtorch may free memory by its address alone.
 struct TensorHeap::Heaps {
   std::mutex mutex;
   std::vector<TensorHeap*> all;
@@ -110,7 +110,7 @@ void TensorHeap::give_back(size_t begin) {
 
 c10::DataPtr TensorHeap::allocate(size_t bytes) {
   const std::optional<size_t> begin = bytes < kLarge ? std::nullopt : take(bytes);
-  // Where there is no memory, this fails with libtorch's own error.
+  // If memory runs out, this fails with libtorch's own error.
   if (!begin) return c10::GetDefaultCPUAllocator()->allocate(bytes);
   std::byte* const data = base_ + *begin;
   c10::profiledCPUMemoryReporter().New(data, bytes);
@@ -151,7 +151,7 @@ void keep_freed_memory() {
   static auto* const tensors = new TensorHeap(total_memory());  // NOLINT: used until the process ends
   c10::SetCPUAllocator(tensors);
 #if defined(__GLIBC__)
-  // For what is no tensor, such as the scratch memory of oneDNN.
+  // Keeps memory that does not belong to tensors, such as the scratch memory of oneDNN, in glibc's heap.
   ::mallopt(M_MMAP_MAX, 0);
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 #endif

@@ -7,8 +7,9 @@
 #include <random>
 #include <utility>
 
-// The compiled part of fmt, once for the whole program: the headers that libtorch ships come without fmt's
-// library, and as a header-only library fmt costs every source that formats a text five seconds of compiling.
+// This is the compiled part of fmt, once for the whole program: the headers that libtorch ships come without
+// fmt's library, and as a header-only library fmt costs every source that formats a text five seconds of
+// compiling.
 FMT_BEGIN_NAMESPACE
 namespace detail {
 
@@ -38,7 +39,7 @@ size_t edit_distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-// The length in bytes of the sequence that begins with `lead`; 0 if no sequence does.
+// Returns the length in bytes of the sequence that begins with `lead`, or 0 if it does not begin one.
 size_t sequence_length(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xC2 && lead <= 0xDF) return 2;

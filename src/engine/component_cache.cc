@@ -119,8 +119,8 @@ uint64_t ComponentCache::bytes() const {
   return sum;
 }
 
-// Drops components until so many bytes fit in beside the rest: first those that the current request does not
-// need, then those that it needs least; of equals, those that were loaded first.
+// Drops components until this many bytes fit in with the rest: first those that the current request does not
+// need, then those that it needs least; among equals, those that were loaded first.
 void ComponentCache::make_room(uint64_t bytes) {
   const auto need = [&](const std::shared_ptr<const LoadedComponent>& part) {
     const auto place = std::find_if(expected_.begin(), expected_.end(), [&](const Expected& each) {

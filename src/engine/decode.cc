@@ -17,7 +17,8 @@ at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width) {
   const auto from_height = static_cast<double>(x.size(2)), from_width = static_cast<double>(x.size(3));
   const double ratio =
       std::max(static_cast<double>(height) / from_height, static_cast<double>(width) / from_width);
-  // Truncated as diffusers does; rounding may push the exact side one pixel too low, hence the maximum.
+  // The size is truncated as in diffusers; rounding may make the exact side one pixel too low, hence the
+  // maximum.
   const int64_t scaled_height = std::max(static_cast<int64_t>(from_height * ratio), height);
   const int64_t scaled_width = std::max(static_cast<int64_t>(from_width * ratio), width);
   return at::upsample_bilinear2d(x, {scaled_height, scaled_width}, /*align_corners=*/false)
@@ -38,7 +39,7 @@ at::Tensor to_pixels(const at::Tensor& x, at::ScalarType dtype) {
 
 namespace {
 
-// Throws on every rank of the group if no number of an image, of which each has some rows or none, is one.
+// Throws on every rank of the group if an image, of which each rank has some rows or none, holds only NaNs.
 void require_numbers(const at::Tensor& x, const DecodeOptions& options, const comm::Group& group = {}) {
   if (!options.overflow) return;
   const at::Tensor has_numbers = x.eq(x).any().to(at::kFloat).view({1});

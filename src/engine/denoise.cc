@@ -14,7 +14,7 @@
 
 namespace tessera::engine {
 
-// The work of this rank in the pipeline.
+// Does the work of this rank in the pipeline.
 class DenoiseLoop::Stage final : public parallel::PipelineStage {
  public:
   Stage(const Denoising& work, DenoiseState start, const Observer& observer,
@@ -195,7 +195,7 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
     return by_sample(step, work_.denoised_frames[step].narrow(0, own.begin, own.length));
   }
 
-  // Among the ranks of a stage with the same lines, one sends them.
+  // Of the ranks of a stage with the same lines, one sends them.
   bool is_first_copy() const { return ranks_.cfg.rank == 0 && ranks_.tensor.rank == 0; }
   bool has_latents() const { return ranks_.pipeline.rank == 0 && is_first_copy(); }
   bool is_last_stage() const { return ranks_.pipeline.rank + 1 == ranks_.pipeline.size; }
@@ -208,7 +208,7 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
     if (z.defined()) observer_.previewed({step, timestep_of(step), z, {}});
   }
 
-  // One of the solver's tensors for the pictures of the replica, on its rank 0. The last stage has the
+  // Gathers one of the solver's tensors for the pictures of the replica on its rank 0. The last stage has the
   // solver.
   at::Tensor of_last_stage(std::vector<at::Tensor> samplers::SamplerState::*member, size_t i) const {
     at::Tensor whole;
@@ -228,8 +228,7 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
     return whole;
   }
 
-  // What the first ranks of replicas have of their own pictures -> all of it on rank 0 of the world, on the
-  // CPU.
+  // Gathers what the first ranks of replicas have of their own pictures on rank 0 of the world, on the CPU.
   at::Tensor gather_all(const at::Tensor& of_replica) const {
     if (!of_replica.defined()) return {};
     const at::Tensor all = gather_pictures(of_replica.cpu(), latents_.sizes()[0], ranks_.data);

@@ -14,12 +14,12 @@
 namespace tessera::engine {
 namespace {
 
-// Copies to the host; shapes stay shapes.
+// Copies to the host; on the meta device, shapes stay shapes.
 at::Tensor to_host(const at::Tensor& x) {
   return x.is_meta() ? x : x.cpu();
 }
 
-// Sends what is given to all ranks. Returns the frames that the loop keeps or edits, and puts them into z.
+// Sends the given frames to all ranks. Returns the frames that the loop keeps or edits, and puts them into z.
 GivenFrames place(RunContext& run, GivenLatents given, at::Tensor& z) {
   for (at::Tensor* const each : {&given.z, &given.placed, &given.mask}) {
     *each = each->to(z.device());
@@ -37,7 +37,7 @@ GivenFrames place(RunContext& run, GivenLatents given, at::Tensor& z) {
   return GivenFrames(given.mask, sampler, [entering](int64_t step) { return entering.at(step); });
 }
 
-// The observer, to whom each turn's part of a phase is one of equal parts.
+// Wraps the observer, so that it sees each turn's part of a phase as one of equal parts.
 Observer counting_turns(RunContext& run) {
   Observer counting = run.observer();
   if (const auto progressed = counting.progressed) {
@@ -53,7 +53,7 @@ Observer counting_turns(RunContext& run) {
 void require_finite(RunContext& run, const at::Tensor& sums) {
   if (sums.is_meta()) return;
   const at::Tensor finite = sums.cpu().isfinite();
-  int64_t first = finite.numel();  // step from which on they are not finite
+  int64_t first = finite.numel();  // the first step in which they are not finite
   while (first > 0 && !finite[first - 1].item<bool>()) --first;
   first = run.stages.of_all().least(first);
   if (first == finite.numel()) return;
@@ -62,7 +62,7 @@ void require_finite(RunContext& run, const at::Tensor& sums) {
     try {
       failure = std::make_exception_ptr(overflow_error(first, finite.numel(), run.settings, run.model));
     } catch (...) {
-      failure = std::current_exception();  // the weights cannot be read any more, for one
+      failure = std::current_exception();  // the weights cannot be read any more, for example
     }
   }
   run.stages.settle(failure);
@@ -85,8 +85,8 @@ void share(RunContext& run, at::Tensor& z) {
   comm::broadcast(z, 0, run.decoding_ranks());
 }
 
-// Whether steps in which guidance is over are evaluated for the positive branch alone. Ranks of CFG have a
-// branch each, and methods that keep activations of earlier steps keep them by sample.
+// Returns whether steps after the end of guidance are evaluated for the positive branch alone. Ranks of CFG
+// have one branch each, and methods that keep activations of earlier steps keep them by sample.
 bool saves_negative(const RunContext& run, const Guidance& guidance) {
   const auto& timesteps = run.sampler->timesteps();
   return guidance.is_guided() && run.ranks.cfg.size == 1 && run.ranks.pipeline.size == 1 &&

@@ -50,7 +50,7 @@ bool sampler_uses(const std::string& class_name, const std::string& name) {
   return found == known.end() || contains(found->own_fields, name);  // make_sampler() refuses unknown ones
 }
 
-// Whether an absent negative prompt is not encoded.
+// Returns whether an absent negative prompt is not encoded.
 bool takes_zeros(const Model& model) {
   if (model.parts.size() == 1) return true;  // a denoiser alone has no model_index.json
   const JsonConfig index = read_model_index(model.folder);
@@ -61,7 +61,7 @@ std::string why_distilled(const Request& /*request*/, const Model& /*model*/) {
   return "the model is distilled to run without guidance";
 }
 
-// If it holds, `fields` have no effect.
+// If the condition holds, `fields` do not have an effect.
 struct Condition {
   bool (*holds)(const Request&, const Model&);
   std::string (*reason)(const Request&, const Model&);
@@ -69,7 +69,7 @@ struct Condition {
 };
 
 const std::vector<Condition>& conditions() {
-  // What both branches of guidance take. The first condition that holds says why it has no effect.
+  // Both branches of guidance take these. The first condition that holds gives the reason.
   static const std::vector<std::string> of_guidance = {
       "negative_prompt", "negative_prompt_2", "guidance_rescale", "cfg_normalization", "cfg_truncation"};
   static const std::vector<Condition> all = {

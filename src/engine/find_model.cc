@@ -36,7 +36,7 @@ std::vector<std::string> names_in(const std::vector<fs::path>& folders) {
   return names;
 }
 
-// The first bytes of a file; nothing of what is none.
+// Returns the first bytes of a file, and nothing if it is not a file.
 std::string beginning_of(const fs::path& path) {
   std::error_code code;
   std::string bytes(9, '\0');
@@ -47,8 +47,8 @@ std::string beginning_of(const fs::path& path) {
   return bytes;
 }
 
-// By its content, because a hub's cache names files by their hashes: the length of a JSON object, below 2^32,
-// and its brace.
+// The content decides, because a hub's cache names files by their hashes: the file begins with the length of
+// a JSON object, below 2^32, and its brace.
 bool has_safetensors_header(const std::string& beginning) {
   return beginning.size() == 9 && beginning.ends_with(std::string_view("\0\0\0\0{", 5));
 }

@@ -9,13 +9,13 @@
 namespace tessera::engine {
 namespace {
 
-// How many numbers of a channel of latents a rank denoises at a time, if its share of one picture is no
-// larger. Eight pictures of 256 pixels fill the matrix products of a CPU: more of them take no less time
-// each. A GPU needs more rows for that.
+// A rank denoises this many numbers of a channel of latents at a time, unless its share of one picture is
+// larger. Eight pictures of 256 pixels fill the matrix products of a CPU, and more pictures do not take less
+// time each. A GPU needs more rows for that.
 constexpr int64_t kLatentPixels = int64_t{8} * 32 * 32;
 constexpr int64_t kLatentPixelsOfGpu = 16 * kLatentPixels;
 
-// The place of a prompt among those of the group, which gets it if it is new.
+// Gives the place of a prompt among those of the group, to which it adds a new prompt.
 class Places {
  public:
   explicit Places(std::vector<int64_t>& prompts) : prompts_(prompts) {}
@@ -64,7 +64,7 @@ std::vector<Range> divide_pictures(int64_t count, int64_t latent_pixels, const p
   const int64_t of_rank = is_for_cpu(device) ? kLatentPixels : kLatentPixelsOfGpu;
   const int64_t of_replica = std::max<int64_t>(of_rank * ranks.replica.size / latent_pixels, 1);
   const int64_t round = ranks.data.round(), most = of_replica * round;
-  // Where pictures do not fill rounds, a group may be larger, so that no replica is idle.
+  // If pictures do not fill rounds, a group may be larger, so that every replica has work.
   const int64_t groups = std::min((count + most - 1) / most, std::max<int64_t>(count / round, 1));
   return split_evenly(count, groups);
 }

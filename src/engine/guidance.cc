@@ -12,8 +12,8 @@
 namespace tessera::engine {
 
 void Guidance::add(int64_t prompt, int64_t negative, double scale, int64_t count) {
-  // A picture without guidance, in a batch with guidance, uses its own prompt in both branches and needs no
-  // other.
+  // In a batch with guidance, a picture without guidance uses its own prompt in both branches and does not
+  // need another.
   const Picture picture{prompt, scale > 1 ? negative : prompt, scale};
   pictures.insert(pictures.end(), static_cast<size_t>(count), picture);
 }
@@ -64,7 +64,7 @@ at::Tensor BranchCombiner::operator()(const at::Tensor& prediction, double times
   return ranks_.cfg.rank == 0 ? combine(prediction, other, timestep) : combine(other, prediction, timestep);
 }
 
-// Adjacent pictures of one scale are combined in one call.
+// Adjacent pictures with the same scale are combined in one call.
 at::Tensor BranchCombiner::combine(const at::Tensor& negative, const at::Tensor& positive,
                                    double timestep) const {
   if (guidance_.is_over(timestep)) return positive;
@@ -101,7 +101,7 @@ at::Tensor BranchCombiner::normalized(const at::Tensor& sum, const at::Tensor& p
   const auto squares = [](const at::Tensor& x) { return x.flatten(1).to(at::kDouble).square().sum(1); };
   const at::Tensor norms =
       comm::all_reduce(at::stack({squares(positive), squares(sum)}), ranks_.sequence).sqrt();
-  // A prediction of zeros has a quotient that is no number, for which fmin() takes the other one.
+  // A prediction of zeros has a quotient of NaN, for which fmin() takes the other number.
   const at::Tensor factors =
       at::fmin(norms[0] * guidance_.normalization / norms[1], at::ones({}, norms.options()));
   std::vector<int64_t> shape(static_cast<size_t>(sum.dim()), 1);

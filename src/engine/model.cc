@@ -52,7 +52,7 @@ bool has_part(const JsonConfig& index, const std::filesystem::path& folder, cons
   return part.is_array() && part.size() == 2 && part[1].is_string();
 }
 
-// Warns of what model_index.json names and no pipeline here takes, as diffusers does.
+// Warns, as diffusers does, of what model_index.json names but pipelines here do not take.
 void warn_of_unknown_keys(const JsonConfig& index, const models::Family& family) {
   static const std::vector<std::string> known = {"scheduler", "requires_safety_checker",
                                                  "force_zeros_for_empty_prompt", "add_watermarker"};
@@ -71,7 +71,7 @@ void warn_of_unknown_keys(const JsonConfig& index, const models::Family& family)
 }
 
 // Returns the folder with model_index.json that was probably meant: the model of which `folder` is a part, a
-// snapshot in it, if it is the cache of a hub, which names the newest, or a folder in it.
+// snapshot in it if it is the cache of a hub, which names the newest, or a folder in it.
 std::optional<std::filesystem::path> model_near(const std::filesystem::path& folder) {
   std::error_code code;
   const std::filesystem::path inside = std::filesystem::absolute(folder, code).lexically_normal() / "";
@@ -96,7 +96,7 @@ bool has_class(const models::Family& family, std::string_view class_name) {
   });
 }
 
-// Throws Error(kInput) for a file that is known to be of another model than the folder.
+// Throws Error(kInput) for a file that is known to belong to another model than the folder.
 void check_single_file(const Model& model) {
   const std::string path = model.single_file->path().string(), folder = model.folder.string();
   const models::Family& family = *model.family;
@@ -179,7 +179,7 @@ Model read_model(const std::filesystem::path& folder, const std::optional<std::f
   check_variant(model);
 
   model.shape = model.family->read_shape(folder);
-  // diffusers loads none beside a single file either.
+  // diffusers does not load one for a single file either.
   model.has_safety_checker = !single_file && has_part(index, folder, kSafetyChecker);
 
   model.is_distilled = model.family->may_be_distilled && index.boolean(kIsDistilled, false);

@@ -42,7 +42,7 @@ at::Tensor Noise::randn(at::IntArrayRef shape, size_t share) {
   return at::randn(shape, generators_[share], at::kFloat);
 }
 
-// A share is drawn whole, whichever of its pictures are needed: all of them have one sequence.
+// A share is drawn whole, whichever of its pictures are needed, because they all come from one sequence.
 at::Tensor Noise::draw(at::IntArrayRef shape) {
   if (shares_.size() == 1 && pictures_.length == shares_[0].pictures) return randn(shape, 0);
   TESSERA_CHECK(shape[0] == pictures_.length, "noise of {} pictures for {}", pictures_.length, shape[0]);

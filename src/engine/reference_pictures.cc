@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kLeastReferenceSide = 64, kMostReferenceAspect = 8;
 
-// The file of a picture that is no video.
+// Opens the file of a picture, which must not be a video.
 media::VideoReader open_picture(const std::string& path) {
   media::VideoReader reader(path);
   if (reader.fps() > 0)
@@ -25,7 +25,7 @@ media::VideoReader open_picture(const std::string& path) {
   return reader;
 }
 
-// The same, if it still has the size with which the run was planned.
+// Opens it likewise if it still has the size with which the run was planned.
 media::VideoReader open_reference(const ReferencePicture& picture) {
   if (picture.path.empty())
     usage_error(field("image"), "there is none for {}, which is enough for a plan or a trace alone; name it",

@@ -14,17 +14,17 @@
 namespace tessera::engine {
 namespace {
 
-// More frames of a reference must be a mistake: they would take hours to encode.
+// A reference with more frames must be a mistake, because encoding it would take hours.
 constexpr int64_t kMostFrames = 16384;
 
-// The nearest multiple of `unit`, the lower one of two, before `end`.
+// Returns the nearest multiple of `unit`, the lower one of two, before `end`.
 int64_t aligned(int64_t value, int64_t unit, int64_t end) {
   int64_t multiple = value / unit;
   if (2 * (value % unit) > unit && multiple < end / unit - 1) ++multiple;
   return multiple * unit;
 }
 
-// Where a range starts among `frames` frames.
+// Returns where a range starts among `frames` frames.
 int64_t start_of(int64_t start, int64_t frames, std::optional<int64_t> align, const char* of) {
   const int64_t from_begin = start < 0 ? frames + start : start;
   if (from_begin < 0 || from_begin >= frames)
@@ -132,7 +132,7 @@ at::Tensor References::encode_clip(std::vector<at::Tensor>& frames, const models
   return encoder.encode(all).cpu().transpose(0, 1);
 }
 
-// Clips do not depend on each other, so only one is held.
+// Clips do not depend on each other, so only one is held at a time.
 at::Tensor References::encode_file(const std::string& path, const File& file,
                                    const models::Encoder& encoder) const {
   const int64_t height = settings().model_height, width = settings().model_width;
@@ -175,7 +175,7 @@ void References::add_decoded(int64_t video, const at::Tensor& frames) {
   for (int64_t i = first; i < frames.size(0); ++i) part.last_frames.push_back(frames.narrow(0, i, 1));
 }
 
-// The whole part before is a reference, of which the first latent frames are never read.
+// The whole previous part is a reference, whose first latent frames are never read.
 void References::add_previous_part(Video& video, int64_t loop, const models::Encoder& encoder) const {
   const int64_t length = *settings().request.video.condition_frame_length;
   std::vector<at::Tensor> latents, clip;

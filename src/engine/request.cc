@@ -23,7 +23,7 @@ bool has_bf16(const at::Device& device) {
   return device.is_cuda() || cpu_has_bf16();
 }
 
-// What is wrong with a side in pixels that is to be a multiple of `unit`; empty if it is one.
+// Returns what is wrong with a side in pixels that has to be a multiple of `unit`; empty if it is one.
 std::string no_multiple(int64_t side, int64_t unit) {
   if (side % unit == 0) return "";
   const int64_t below = side / unit * unit;
@@ -32,21 +32,21 @@ std::string no_multiple(int64_t side, int64_t unit) {
       below == 0 ? fmt::format("size is {}", unit) : fmt::format("sizes are {} and {}", below, below + unit));
 }
 
-// The training size whose aspect ratio is nearest to the request's; nothing where the model has no such
-// sizes.
+// Returns the training size whose aspect ratio is nearest to the request's, and nothing if the model does not
+// have such sizes.
 std::optional<std::pair<int64_t, int64_t>> binned(const Model& model, const Request& request) {
   return model.family->bin_resolution(*request.height, *request.width, model.shape.sample_size);
 }
 
-// What is wrong with a side of so many pixels, `unit` of which are a line of tokens, where the model has
-// positions for `most` lines; empty if nothing is.
+// Returns what is wrong with a side of so many pixels if `unit` of them are a line of tokens and the model
+// has positions for `most` lines; empty if it is right.
 std::string no_positions(int64_t side, int64_t unit, int64_t most) {
   return side <= most * unit ? ""
                              : fmt::format("must be at most {}, for which the model has positions, got {}",
                                            most * unit, side);
 }
 
-// Of height (0) and width (1): no more than the model has positions for.
+// Returns the default height (0) or width (1), for which the model has enough positions.
 int64_t default_side(const Model& model, size_t axis) {
   const models::DenoiserShape& shape = model.shape;
   const int64_t side = model.family->default_side.value_or(shape.sample_size * model.scale.pixels);
@@ -55,7 +55,7 @@ int64_t default_side(const Model& model, size_t axis) {
 }
 
 // Throws Error(kUsage) that says of each side in pixels, height (0) and width (1), what `fault_of` finds
-// wrong with it; what is right has an empty text.
+// wrong with it; it returns an empty text for a right one.
 void require_sides(const Request& request,
                    const std::function<std::string(int64_t side, size_t axis)>& fault_of) {
   std::string faults, first;
@@ -100,7 +100,7 @@ void resolve_size(Settings& settings, const Model& model) {
   settings.width = size == wish ? settings.latents.latent_width * pixels : wish.second;
 }
 
-// Finds the pictures to which the images refer. The first says the size of these.
+// Finds the pictures to which the images refer. The first determines the size of the images.
 void resolve_references(Settings& settings, const Model& model) {
   Request& request = settings.request;
   if (request.image_sizes.empty()) request.image_sizes = sizes_of_pictures(request.images);
@@ -127,7 +127,7 @@ void resolve_video(Settings& settings, const Model& model) {
   for (const std::string& each : settings.video.warnings) settings.warnings.push_back(each);
 }
 
-// A model that has a sampler of its own has no other, and its file may say the steps and the guidance.
+// A model with a sampler of its own does not take others, and its file may give the steps and the guidance.
 void choose_own_sampling(Request& request, const Model& model) {
   const JsonConfig& file = model.scheduler;
   const auto refuse = [&](const char* name, const std::string& value) {
@@ -159,7 +159,7 @@ void choose_binning(Request& request, const Model& model) {
   request.resolution_binning = request.resolution_binning.value_or(has_bins);
 }
 
-// Texts that go with the prompts are one for all, or one for each.
+// Texts that go with the prompts are either one for all or one for each.
 void check_counts(const Request& request) {
   const auto require = [&](const std::vector<std::string>& texts, const std::string& name) {
     if (texts.size() > 1 && texts.size() != request.prompts.size())
@@ -176,8 +176,8 @@ void check_counts(const Request& request) {
   require(request.video.mask_strategies, "mask_strategy");
 }
 
-// Prompt::others of the prompt `index`. As diffusers' `prompt_2 or prompt` has it, one empty text for all is
-// none; in a list with a text for each prompt, an empty one is a text.
+// Returns Prompt::others of the prompt `index`. As in diffusers' `prompt_2 or prompt`, one empty text for all
+// counts as none; in a list with a text for each prompt, an empty one is a text.
 std::vector<std::optional<std::string>> other_texts_of(
     const std::array<std::vector<std::string>, kOtherPrompts>& by_encoder, size_t index) {
   std::vector<std::optional<std::string>> others;

@@ -57,7 +57,7 @@ std::string scheduler_help() {
       fmt::join(names, ", "));
 }
 
-// The texts for the text encoder `i` behind the first.
+// Makes the field of the texts for the text encoder `i` behind the first.
 Field<Request> of_encoder(size_t i, std::array<std::vector<std::string>, kOtherPrompts> Request::*member,
                           FieldInfo info) {
   struct Texts {

@@ -11,7 +11,7 @@
 namespace tessera::engine {
 namespace {
 
-// What the ranks have to know before tensors come: whether the run has begun its first step, where it
+// Holds what the ranks have to know before tensors come: whether the run has begun its first step, where it
 // stands, and how many tensors the solver has.
 struct Header {
   bool has_begun = false;
@@ -34,7 +34,7 @@ Header share(const SavedRun& saved, const comm::Group& world) {
   return header;
 }
 
-// What the groups that are done have made, on rank 0.
+// Restores on rank 0 what the finished groups have made.
 void add_done(RunContext& run, const SavedRun& saved) {
   for (size_t i = 0; i < run.turn.group; ++i) {
     run.images_done += run.ranks.data.part(run.groups[i].count()).length;

@@ -24,7 +24,7 @@ struct Session::Member {
   const bool is_resumed;
   const Observer observer;
   const std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
-  // From the first call of advance() on.
+  // These exist from the first call of advance() on.
   std::optional<parallel::Ranks> ranks;
   std::optional<Run> run;
 
@@ -94,7 +94,7 @@ void Session::advance(std::unique_ptr<Member> member, Members& left) {
   }
 }
 
-// Runs are destroyed while an exception unwinds: their messages are then abandoned and not waited for
+// If runs are destroyed while an exception unwinds, their messages are abandoned and not waited for
 // (comm::Exchange).
 template <typename Work>
 void Session::amid_messages(const Work& work) {

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kZeroSnr = "rescale_betas_zero_snr";
 
-// How the model is run.
+// Holds the scheduler with which the model is run.
 struct Scheduler {
   std::string class_name;
   JsonConfig options;
@@ -47,7 +47,7 @@ void compare_prediction(const weights::StatedTraining& stated, const Scheduler& 
                                  option, fmt::join(says, " " + option + " ")));
 }
 
-// The training's noise levels in the file, as fp64 products of alphas, falling.
+// Returns the training's noise levels in the file, as falling fp64 products of alphas.
 std::optional<at::Tensor> stored_levels(const std::shared_ptr<weights::TensorFile>& file, std::string& key) {
   std::map<std::string, weights::NamedTensor> levels;
   for (const char* name : {"alphas_cumprod", "denoiser.sigmas"}) {

@@ -1,5 +1,5 @@
-// What a single file says of how its model was trained. Configs come from another folder, so that nothing
-// but this tells that they do not fit.
+// Reads what a single file says of how its model was trained. Configs come from another folder, so only this
+// shows that they do not fit.
 #pragma once
 
 #include <string>

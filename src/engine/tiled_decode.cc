@@ -10,8 +10,8 @@
 namespace tessera::engine {
 namespace {
 
-// Tiles start this far apart, so that neighbours overlap by a quarter. With sides that are no multiple of
-// four, diffusers returns pictures of another size; here the seams stay at the tiles.
+// Tiles start this far apart, so that neighbours overlap by a quarter. If a side is not a multiple of four,
+// diffusers returns pictures of another size; here the seams stay at the tiles.
 int64_t step_of(int64_t tile) {
   return std::max<int64_t>(1, 3 * tile / 4);
 }
@@ -42,8 +42,8 @@ void blend(const at::Tensor& before, const at::Tensor& tile, int64_t dim, int64_
   first.copy_(before.narrow(dim, before.size(dim) - extent, extent) * (1 - share) + first * share);
 }
 
-// Joins tiles of `pixels` pixels a side, which start `step` apart, into a picture. They are in the order of
-// rows, and are overwritten.
+// Joins tiles of `pixels` pixels a side, which start `step` apart, into a picture. The tiles are in the order
+// of rows, and they are overwritten.
 at::Tensor joined(const std::vector<at::Tensor>& tiles, size_t columns, int64_t pixels, int64_t step) {
   std::vector<at::Tensor> lines;
   for (size_t first = 0; first < tiles.size(); first += columns) {
@@ -94,7 +94,7 @@ at::Tensor decode_tiled(const models::Decoder& decoder, const at::Tensor& z, con
     for (int64_t i = mine.begin; i < mine.end(); ++i)
       tiles[static_cast<size_t>(first + i)] = decode(first + i);
     for (int64_t turn = 0; group.size > 1 && turn < longest(parts); ++turn) {
-      std::vector<at::Tensor> of_turn;  // a tile of each rank that has so many
+      std::vector<at::Tensor> of_turn;  // one tile of each rank that has so many
       for (int64_t rank = 0; rank < group.size; ++rank) {
         const Range& part = parts[static_cast<size_t>(rank)];
         const int64_t index = first + part.begin + turn;

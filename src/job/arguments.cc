@@ -11,7 +11,7 @@
 namespace tessera::job {
 namespace {
 
-// Reads a struct from an object that has other fields, too.
+// Reads a struct from an object that also has other fields.
 template <typename Struct>
 Struct read_part(const Fields<Struct>& fields, const Json& all) {
   Json part = Json::object();

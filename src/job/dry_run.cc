@@ -16,7 +16,7 @@
 namespace tessera::job {
 namespace {
 
-// Nothing is read on the meta device.
+// Returns options for the meta device, on which weights are not read.
 models::LoadOptions on_no_device(const Job& job) {
   models::LoadOptions options;
   options.placement.dtype = *job.settings.request.dtype;

@@ -36,7 +36,7 @@
 namespace tessera::job {
 namespace {
 
-// A warm-up step computes what one rank would, with all messages of it.
+// A warm-up step computes what one rank would compute, and sends all its messages.
 void warn_of_endless_warmup(Job& job) {
   const parallel::Layout& layout = job.layout;
   if (!layout.is_all_warmup || (layout.patches == 1 && !layout.displacement)) return;
@@ -61,7 +61,7 @@ std::string machine_text(const Job& job) {
   return fmt::format("{} ranks ({}) with {} each", job.ranks(), fmt::join(sizes, ", "), threads_text);
 }
 
-// "2 images", "1 video of 51 frames"
+// Returns a text such as "2 images" or "1 video of 51 frames".
 std::string outputs_text(const Job& job) {
   const int64_t count = job.settings.pictures(), frames = job.settings.all_frames();
   const bool moves = frames > 1;
@@ -88,8 +88,8 @@ void write_latents(const Job& job, const engine::Result& result) {
   weights::write_safetensors(job.outputs[0], {{"latents", result.latents}}, {text.begin(), text.end()});
 }
 
-// Throws Error for a size or a text that the files' formats cannot have. Videos differ in their texts alone,
-// which any of their formats takes.
+// Throws Error for a size or a text that the files' formats cannot hold. Videos differ only in their texts,
+// which all of their formats can hold.
 void require_encodable_outputs(const Job& job) {
   const engine::Settings& settings = job.settings;
   if (settings.request.output_type == engine::OutputType::kLatent) return;
@@ -99,7 +99,7 @@ void require_encodable_outputs(const Job& job) {
                              png_text(job, static_cast<int64_t>(i)));
 }
 
-// Prints the files that are there.
+// Prints the files that have been written.
 void print_paths(const Job& job, const std::vector<std::string>& outputs) {
   if (outputs.empty() || is_standard_output(job.outputs.front())) return;
   for (const std::string& path : written_paths(outputs, job.settings)) fmt::print("{}\n", path);
@@ -158,7 +158,7 @@ class Writer {
   bool is_told_ = false;
 };
 
-// Files that nothing replaces are not removed either: they may be another's.
+// Files that are not replaced are not removed either, because they may belong to somebody else.
 void warn_of_leftovers(const Job& job) {
   const auto path = output_path(job.arguments, job.settings);
   const std::vector<std::string> paths = leftover_paths(path, job.outputs, job.settings);
@@ -185,7 +185,7 @@ engine::Observer with_status(const engine::Observer& observer, launch::RankStatu
   return both;
 }
 
-// The number of threads is known before the first of them computes.
+// The number of threads is set before the first of them computes.
 void use_threads(const Job& job) {
   const int wanted = at::get_num_threads(), threads = set_threads(wanted);
   if (threads < wanted && job.arguments.run.threads)
@@ -193,8 +193,8 @@ void use_threads(const Job& job) {
                 field("threads"), threads, wanted);
 }
 
-// Ranks of one host have a thread each, and who gives a number of threads gets it; a rank that is alone takes
-// as many threads as it gets cores.
+// Ranks of one host have one thread each unless the user gives a number; a rank that is alone takes as many
+// threads as it gets cores.
 engine::Result generate(const Job& job, engine::Observer observer, const std::function<bool()>& cancelled,
                         const comm::World& world) {
   std::optional<launch::ThreadShare> share;
@@ -257,7 +257,7 @@ void tell_warnings(Progress& progress, const std::vector<OrderedJson>& told) {
   }
 }
 
-// The timeline and the report, where they are asked for.
+// Writes the timeline and the report if they are requested.
 void write_reports(const Job& job, const engine::Result& result, std::vector<OrderedJson> told) {
   if (job.arguments.run.timeline) {
     OrderedJson events = OrderedJson::array();
@@ -275,7 +275,7 @@ void write_reports(const Job& job, const engine::Result& result, std::vector<Ord
   }
 }
 
-// Files beside the results: the option that names each, and its path.
+// Returns the files besides the results: the option that names each of them, and its path.
 std::vector<std::pair<std::string, std::filesystem::path>> more_files(const Job& job) {
   std::vector<std::pair<std::string, std::filesystem::path>> files;
   const RunOptions& run = job.arguments.run;
@@ -286,7 +286,7 @@ std::vector<std::pair<std::string, std::filesystem::path>> more_files(const Job&
   return files;
 }
 
-// Files that the run reads, and the options that name them.
+// Returns the files that the run reads, and the options that name them.
 std::map<std::filesystem::path, std::string> given_files(const Job& job) {
   std::map<std::filesystem::path, std::string> files;
   const RunOptions& run = job.arguments.run;
@@ -301,7 +301,7 @@ std::map<std::filesystem::path, std::string> given_files(const Job& job) {
   return files;
 }
 
-// Files that are given to others name references without their folders.
+// Files that are meant for others name references without their folders.
 void require_references(const Job& job) {
   const auto require = [](const std::string& file, const std::string& path, const char* name) {
     std::error_code code;
@@ -319,7 +319,8 @@ void require_references(const Job& job) {
   }
 }
 
-// Words without quotes round them are a prompt each. Languages that write no spaces are none of the matter.
+// Without quotes, each word is a prompt of its own. Languages that are written without spaces are not
+// affected.
 void warn_of_single_words(Job& job) {
   const std::vector<std::string>& prompts = job.arguments.request.prompts;
   const bool are_words = std::all_of(prompts.begin(), prompts.end(), [](const std::string& text) {

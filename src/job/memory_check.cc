@@ -14,7 +14,7 @@
 namespace tessera::job {
 namespace {
 
-// Bytes of the files of weights below the model's folder. What cannot be read counts nothing.
+// Returns the bytes of the files of weights below the model's folder. Files that cannot be read do not count.
 uint64_t bytes_of_files(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::is_regular_file(path, ignored)) return std::filesystem::file_size(path, ignored);
@@ -28,8 +28,8 @@ uint64_t bytes_of_files(const std::filesystem::path& path) {
   return sum;
 }
 
-// More than what ranks take, by a rule that costs nothing: weights in twice the bytes of their files on each
-// of them, and for each pixel of a group of pictures the tensors of a decoder of 256 channels in fp32.
+// Returns more than ranks take, by a rule that costs nothing: on each of them, twice the bytes of the files
+// of weights, and for each pixel of a group of pictures the tensors of a decoder of 256 channels in fp32.
 uint64_t bound_of(const Job& job, int64_t local_ranks) {
   constexpr uint64_t kOfPixel = 4096, kOfGroup = uint64_t{1} << 31;
   const engine::Settings& settings = job.settings;
@@ -40,7 +40,7 @@ uint64_t bound_of(const Job& job, int64_t local_ranks) {
   return 2 * ranks * bytes_of_files(job.model.path()) + std::min(all, std::max(one * ranks, kOfGroup));
 }
 
-// What may make a run smaller.
+// Suggests what would make the run smaller.
 std::string advice(const Job& job, const plan::MemoryNeed& need) {
   std::vector<std::string> ways = {"a smaller size"};
   if (job.settings.frames > 1) ways.push_back("fewer frames");

@@ -29,12 +29,12 @@ void require_suffix(const std::filesystem::path& path, const std::vector<std::st
               fmt::join(suffixes, ", "), things, suffixes.size() == 1 ? "that format" : "these formats");
 }
 
-// Whether each output is a numbered file for each frame.
+// Returns whether each output is a numbered file for each frame.
 bool are_frames(const std::vector<std::string>& outputs, const engine::Settings& settings) {
   return settings.all_frames() > 1 && suffix_of(outputs.front()) == kImageSuffix;
 }
 
-// Digits of the largest number, so that names sort as their numbers do.
+// Returns the digits of the largest number, so that names sort as their numbers do.
 int picture_digits(int64_t pictures) {
   return static_cast<int>(std::to_string(pictures - 1).size());
 }
@@ -126,7 +126,8 @@ std::filesystem::path output_path(const GenerateArguments& arguments, const engi
 
 namespace {
 
-// The text of a number in a name: %d, or %03d, which has three digits. It has no length where there is none.
+// Describes the text of a number in a name: %d, or %03d, which has three digits. Its length is 0 if there is
+// none.
 struct Conversion {
   size_t length = 0;
   int digits = 1;
@@ -148,8 +149,8 @@ struct Named {
   bool is_numbered = false;
 };
 
-// The path with its name's %% and numbers in their places. One picture needs no number: then "50%dark.png"
-// has none either.
+// Returns the path with %% and the numbers of its name replaced. A single picture does not need a number, so
+// "50%dark.png" does not contain one then.
 Named named(const std::filesystem::path& pattern, int64_t number, bool is_one) {
   const std::string text = pattern.filename().string();
   std::string_view rest = text;

@@ -22,7 +22,7 @@ std::string duration(double seconds) {
   return fmt::format("{}:{:02}:{:02} h", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-// Whether standard error is a terminal whose last line can be written anew.
+// Returns whether standard error is a terminal whose last line can be rewritten.
 bool can_redraw() {
   const char* const kind = std::getenv("TERM");
   return ::isatty(STDERR_FILENO) == 1 && (!kind || std::string_view(kind) != "dumb");
@@ -41,7 +41,7 @@ Progress::Progress(bool quiet, FieldSpelling spelling)
     : quiet_(quiet), spelling_(std::move(spelling)), terminal_(can_redraw()) {
   previous_sink_ = set_log_sink([this](LogLevel level, const std::string& message) {
     if (level == LogLevel::kWarning) {
-      // Both halves of a part may find the same.
+      // Both halves of a part may find the same warning.
       if (std::find(warnings_.begin(), warnings_.end(), message) != warnings_.end()) return;
       warnings_.push_back(message);
       line("warning: " + message);
@@ -91,7 +91,7 @@ void Progress::finished(Phase phase, double seconds) {
 }
 
 void Progress::progressed(Phase phase, int64_t done, int64_t total) {
-  if (done == 0) return;  // nothing tells how long a step takes
+  if (done == 0) return;  // how long a step takes is not known yet
   const auto now = std::chrono::steady_clock::now();
   Part& part = parts_[phase];
   part.done = done;

@@ -28,7 +28,7 @@
 namespace tessera::job {
 namespace {
 
-// More ranks on one host must be a mistake.
+// A higher number of ranks on one host must be a mistake.
 constexpr int64_t kMostRanks = 1024;
 
 comm::Rendezvous with_options(comm::Rendezvous place, const MessageOptions& messages) {
@@ -50,7 +50,7 @@ void pin_rank(const comm::Rendezvous& place) {
                                   at::get_num_threads()));
 }
 
-// Stops c10d and Gloo from reporting lost peers on stderr with stack frames, unless TORCH_CPP_LOG_LEVEL is
+// Keeps c10d and Gloo from reporting lost peers on stderr with stack frames, unless TORCH_CPP_LOG_LEVEL is
 // set.
 void silence_libtorch() {
   if (std::getenv("TORCH_CPP_LOG_LEVEL")) return;
@@ -65,7 +65,7 @@ Job on_local_device(Job job, int64_t local_rank) {
   return job;
 }
 
-// Rank 0 sends its arguments with every choice made, or this and its exit code if it failed.
+// Rank 0 sends its arguments with every choice made, or this text and its exit code if it failed.
 constexpr const char* kFailed = "failed ";
 
 // Reads the message of rank 0. Throws RefusedByFirst, and Error for a malformed message.
@@ -83,7 +83,7 @@ engine::ModelFiles files_of(const GenerateArguments& arguments) {
   return engine::find_model_files(arguments.run.model, arguments.run.config);
 }
 
-// The name in a fingerprint under which a rank says why it could not read the model.
+// In a fingerprint, a rank gives under this name the reason why it could not read the model.
 constexpr const char* kRefusal = "refusal";
 
 // On rank 0, throws Error(kInput) that names the first rank whose program or model differs, or which could
@@ -146,8 +146,8 @@ Job agree(const std::function<GenerateArguments()>& read, const comm::Rendezvous
   return job;
 }
 
-// Variables that some program has left in the environment make a rank wait for others that nobody starts, so
-// one rank of each host says what it waits for.
+// If some program has left launcher variables in the environment, a rank waits for others that nobody starts,
+// so one rank of each host says what it waits for.
 comm::World join(const comm::Rendezvous& place) {
   std::optional<launch::SayLater> notice;
   if (place.sockets.empty() && place.local_rank == 0) {
@@ -178,7 +178,7 @@ void run_as_rank(const MessageOptions& messages, const std::function<GenerateArg
   silence_libtorch();
   if (place.local_world_size == place.world_size) place.interface = "lo";
   place = with_options(place, messages);
-  // Never destroyed, because its destructor would wait for ranks that are gone.
+  // The world is never destroyed, because its destructor would wait for ranks that are gone.
   auto& world = *new comm::World(join(place));
   status.preparing();
   launch::end_between_steps(/*quiet=*/world.rank() != 0);
@@ -231,7 +231,7 @@ int run_on_local_ranks(const Job& job, const FieldSpelling& spelling) {
   for (const auto& file : {job.arguments.run.report, job.arguments.run.timeline, job.arguments.run.record}) {
     if (file) remove_unfinished_file(*file);
   }
-  // A progress bar may be on the terminal's last line.
+  // The last line of the terminal may hold a progress bar.
   if (::isatty(STDERR_FILENO) == 1) launch::say("\r\033[K");
   return launch::print_failure(failure, spelling);
 }

@@ -44,15 +44,15 @@ std::string image_text(const engine::Settings& settings, int64_t index) {
   return pictures == 1 ? "" : fmt::format("Image: {} of {}, ", index + 1, pictures);
 }
 
-// In quotes, as web UIs write and read a value that has commas.
+// The options are in quotes, as web UIs write and read a value that contains commas.
 std::string options_text(const engine::Request& request) {
   if (request.scheduler_options.empty()) return "";
   const std::string options = fmt::format("{}", fmt::join(request.scheduler_options, ", "));
   return fmt::format("Sampler options: {}, ", Json(options).dump());
 }
 
-// What a plan told of the run, beside what was measured. Loading and writing are no part of a plan, and the
-// memory of a rank is what it took beyond what it had when it began.
+// Returns what a plan predicted of the run together with what was measured. A plan does not include loading
+// and writing, and the memory of a rank is what it took beyond what it had when it began.
 OrderedJson compared_plan(OrderedJson plan, const engine::Result& result,
                           const std::vector<OrderedJson>& ranks, bool is_cpu) {
   const auto compare = [&](const char* name, OrderedJson measured) {
@@ -158,7 +158,7 @@ ImageText png_text(const Job& job, int64_t index) {
       settings.steps, settings.scheduler, options_text(request), settings.guidance, *request.seed,
       image_text(settings, index), settings.width, settings.height, model_name(job.model), TESSERA_VERSION);
   OrderedJson json = settings_json(job);
-  // Paths describe the machine, not the picture.
+  // Paths describe the machine and not the picture.
   json["model"] = model_name(job.model);
   json.erase("config");
   json.update(write_fields(engine::request_fields(), published));

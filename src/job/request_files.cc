@@ -26,7 +26,7 @@ namespace {
 constexpr uint64_t kMostBytes = uint64_t{1} << 26;
 constexpr const char* kStandardInput = "standard input";
 
-// Editors on Windows write a mark before a text in UTF-8.
+// Editors on Windows write a byte order mark before a text in UTF-8.
 std::string_view without_mark(std::string_view text) {
   constexpr std::string_view kMark = "\xEF\xBB\xBF";
   return text.substr(text.starts_with(kMark) ? kMark.size() : 0);
@@ -51,12 +51,12 @@ Json read_prompts(const std::string& path) {
   return prompts;
 }
 
-// Fields of a record that follow from the others.
+// These fields of a record follow from the others.
 constexpr std::array kDerived = {"model_class", "scheduler_class", "model_height", "model_width",
                                  "version",     "parallel",        "image_index"};
 
-// Which image of those of one seed a file for others is. Older ones have it under the name that is now that
-// of a request's field.
+// Returns which image of those of one seed the file is. Older files store it under a name that is now that of
+// a field of a request.
 std::optional<int64_t> image_index(const Json& record) {
   for (const char* name : {"image_index", "image"}) {
     if (const Json index = record.value(name, Json()); index.is_number_integer()) return index.get<int64_t>();
@@ -64,7 +64,7 @@ std::optional<int64_t> image_index(const Json& record) {
   return std::nullopt;
 }
 
-// Returns the settings in an image or a video; nothing for a file of another kind.
+// Returns the settings in an image or a video, and nothing for a file of another kind.
 std::optional<std::string> embedded_settings(const media::Source& source, const std::string& path) {
   const auto found = media::read_file_text(source, path);
   if (!found) return std::nullopt;
@@ -115,7 +115,7 @@ std::vector<std::string> names_of_request() {
   return names;
 }
 
-// Returns the fields of a record that a command line could give, which are valid.
+// Returns the fields of a record that a command line could give, after checking that they are valid.
 Json fields_of(const Json& record, const std::string& path) {
   const std::vector<std::string> known = names_of_request();
   Json fields = Json::object();
@@ -138,7 +138,7 @@ Json fields_of(const Json& record, const std::string& path) {
   return fields;
 }
 
-// A PNG names a model without its path.
+// A PNG names its model without the path.
 void require_model(const RunOptions& run, const std::string& path) {
   try {
     engine::find_model_files(run.model, run.config);
@@ -176,7 +176,7 @@ GenerateArguments with_files(const GenerateArguments& arguments) {
   const Json record = read_record(*run.request);
   Json all = fields_of(record, *run.request);
   if (given.contains("model")) all.erase("config");
-  // A plan chooses anew what the run of the record had.
+  // A plan replaces the layout that the recorded run had.
   if (given.contains("parallel")) {
     for (const FieldInfo& info : parallel::parallel_fields()) all.erase(info.name);
   }

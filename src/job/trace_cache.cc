@@ -69,7 +69,7 @@ std::string trace_inputs(const Job& job, const std::vector<int64_t>& ranks, bool
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// A file has a line with the hash of all that follows, one with the inputs, and the trace.
+// A file consists of a line with the hash of all that follows, a line with the inputs, and the trace.
 std::optional<plan::Trace> read_kept_trace(const std::string& inputs) {
   const auto path = path_of(inputs);
   std::error_code code;

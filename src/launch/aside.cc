@@ -22,7 +22,7 @@
 namespace tessera::launch {
 namespace {
 
-// The first byte of what the fork tells.
+// This is the first byte of what the fork reports.
 constexpr char kDone = 'd', kFailed = 'f';
 
 std::string told_failure(const Failure& failure) {
@@ -48,7 +48,7 @@ std::string outcome_of(const std::function<std::string()>& run) noexcept {
   ::_exit(0);
 }
 
-// All that comes until nobody writes any more.
+// Returns all that comes until every writer has closed its end.
 std::string read_all(int pipe) {
   std::string text;
   std::array<char, 1 << 16> block = {};
@@ -86,7 +86,7 @@ std::string run_aside(const std::function<std::string()>& run) {
   const size_t end = told.find('\n');
   if (told.starts_with(kFailed) && end != std::string::npos)
     throw FailedAside{{known_exit_code(std::atoi(told.c_str() + 1)), told.substr(end + 1)}};
-  // The kernel ends processes by this signal where memory is short.
+  // The kernel ends processes with this signal when memory is short.
   const bool is_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
   throw FailedAside{{is_killed ? static_cast<int>(ErrorKind::kMemory) : kInternalError,
                      fmt::format("[launcher] a process that plans the run ended early{}",

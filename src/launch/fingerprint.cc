@@ -42,7 +42,7 @@ std::string describe(const fs::path& path) {
 }
 
 // Other files may differ between hosts: a README, or what a concurrent run has just written next to
-// model_index.json, such as latents. The folder of a denoiser alone has no model_index.json.
+// model_index.json, such as latents. A folder that holds only a denoiser does not have a model_index.json.
 bool is_read(const fs::path& path, int depth, bool is_model) {
   const std::string extension = path.extension().string();
   if (depth == 0 && is_model) return path.filename() == "model_index.json";
@@ -56,7 +56,7 @@ std::string build_id() {
   const auto read = [](dl_phdr_info* program, size_t, void* found) {
     for (const ElfW(Phdr) & part : std::span(program->dlpi_phdr, program->dlpi_phnum)) {
       if (part.p_type != PT_NOTE) continue;
-      // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader tells addresses as numbers
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader gives addresses as numbers
       const auto* const notes = reinterpret_cast<const char*>(program->dlpi_addr + part.p_vaddr);
       for (size_t at = 0; at + sizeof(ElfW(Nhdr)) <= part.p_memsz;) {
         const auto& note = *reinterpret_cast<const ElfW(Nhdr)*>(notes + at);

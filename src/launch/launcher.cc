@@ -21,7 +21,7 @@ namespace {
   throw Error(ErrorKind::kPeer, "launcher", fmt::format("cannot {}: {}", what, system_reason(reason)));
 }
 
-// Pairs of connected sockets, created when the first rank of a pair is started.
+// Holds pairs of connected sockets, which are created when the first rank of a pair is started.
 class Sockets {
  public:
   // Returns the sockets of `rank` to all other ranks. Must be called in the order of the ranks.
@@ -37,7 +37,7 @@ class Sockets {
     return own ? std::move(own.mapped()) : std::map<int64_t, Descriptor>();
   }
 
-  // Closes those of ranks that are not started yet.
+  // Closes the sockets of ranks that are not started yet.
   void close() { ends_.clear(); }
 
  private:

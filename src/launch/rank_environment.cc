@@ -82,7 +82,7 @@ const Launcher* find_launcher(const Environment& get) {
     if (is_pmi_of_slurm(launcher, get)) continue;
     const bool rank = get(launcher.rank), size = get(launcher.size);
     if (rank && size && !is_slurm_batch_script(launcher, get)) return &launcher;
-    // Outside of srun, Slurm may set either without the other.
+    // Outside of srun, Slurm may set either of these without the other.
     if (rank != size && std::strcmp(launcher.title, "Slurm") != 0) {
       usage_error(rank ? launcher.size : launcher.rank,
                   "is not set, but {} is; {} sets both, and a run without a launcher has neither",
@@ -92,7 +92,8 @@ const Launcher* find_launcher(const Environment& get) {
   return nullptr;
 }
 
-// Only the launcher of the ranks counts: another one around it may have started each of them for itself.
+// Only the launcher that started the ranks counts, since another one around it may have started each of them
+// alone.
 std::string job_of(const Launcher& launcher, const Environment& get) {
   std::string job;
   for (const char* name : {launcher.job, launcher.job_part}) {
@@ -102,7 +103,7 @@ std::string job_of(const Launcher& launcher, const Environment& get) {
   return job;
 }
 
-// Reads a name or an address of a host; an address of IPv6 may stand in brackets.
+// Reads a name or an address of a host; an IPv6 address may stand in brackets.
 std::string read_address(const Environment& get, const std::string& otherwise) {
   constexpr const char* kName = "MASTER_ADDR";
   const char* const text = get(kName);

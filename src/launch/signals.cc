@@ -26,7 +26,7 @@ void write_to_stderr(std::string_view text) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-// The status that this rank's supervisor reads; the supervisor prints why the rank failed.
+// The supervisor reads this status and prints why the rank failed.
 std::atomic<RankStatus*> watched_status{nullptr};
 
 [[noreturn]] void end_by_fault(ErrorKind kind, const char* message) {
@@ -42,7 +42,7 @@ std::atomic<RankStatus*> watched_status{nullptr};
   ::_exit(exit_code);
 }
 
-// Whether the system refuses a little more memory, as under a limit (ulimit -v, -d) that is reached.
+// Returns whether the system refuses a little more memory, as under a limit (ulimit -v, -d) that is reached.
 bool is_memory_exhausted() {
   constexpr size_t kLittle = size_t{16} << 20;  // glibc asks for 1 MiB even if a program needs a few bytes
   void* const memory = ::mmap(nullptr, kLittle, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -51,8 +51,8 @@ bool is_memory_exhausted() {
   return false;
 }
 
-// A page of a mapped file is gone, or a library uses memory that it was refused (oneDNN does not look). Any
-// other fault ends the program as it would without this.
+// Either a page of a mapped file is gone, or a library uses memory that it was refused (oneDNN does not
+// check). Any other fault ends the program as it would without this handler.
 void on_fault(int number, siginfo_t* info, void*) {
   if (info->si_code > 0) {
     const char* const changed = number == SIGBUS ? weights::changed_file_at(info->si_addr) : nullptr;
@@ -73,7 +73,7 @@ void on_closed_pipe(int number) {
 
 void on_signal(int number);
 
-// Whether the signal is neither ignored nor what a library in this process listens to, such as a profiler.
+// Returns whether the signal is neither ignored nor used by a library in this process, such as a profiler.
 bool is_free(int number) {
   struct sigaction action = {};
   ::sigaction(number, nullptr, &action);

@@ -11,14 +11,15 @@
 namespace tessera::launch {
 namespace {
 
-// How long to wait for more ranks to fail before one is blamed, because a dead rank makes its peers fail.
+// The supervisor waits this long for more ranks to fail before it blames one, because a dead rank makes its
+// peers fail.
 constexpr auto kGrace = std::chrono::milliseconds(500);
-// The time that ranks have to clean up before they are killed.
+// Ranks have this long to clean up before they are killed.
 constexpr auto kLastWords = std::chrono::seconds(2);
-// How often stopped ranks are looked at.
+// Stopped ranks are checked at this interval.
 constexpr auto kLook = std::chrono::milliseconds(100);
 
-// Whether the state in /proc/PID/stat, which follows the name in parentheses, is 'T' or 't'.
+// Returns whether the state in /proc/PID/stat, which follows the name in parentheses, is 'T' or 't'.
 bool is_stopped(pid_t process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));
   const std::string text(std::istreambuf_iterator<char>(file), {});
@@ -29,7 +30,7 @@ bool is_stopped(pid_t process) {
 }  // namespace
 
 BlockedSignals::BlockedSignals() {
-  // If SIGCHLD were ignored, as the caller may have left it, ends of ranks would not be reported.
+  // If SIGCHLD were ignored, as the caller may have left it, the system would not report that ranks end.
   ::signal(SIGCHLD, SIG_DFL);
   ::sigemptyset(&set_);
   for (const int number : {SIGCHLD, SIGINT}) ::sigaddset(&set_, number);
@@ -128,7 +129,7 @@ void Supervisor::collect() {
       note(i, status);
   }
   const auto now = Clock::now();
-  // The time in which this process itself was stopped, perhaps with the ranks, does not count.
+  // The time for which this process itself was stopped, perhaps together with the ranks, does not count.
   const auto passed = std::min<Clock::duration>(now - last_look_, 2 * kLook);
   last_look_ = now;
   for (size_t i = 0; i < ends_.size(); ++i)
@@ -185,7 +186,7 @@ std::optional<Failure> Supervisor::judge_if_over() {
     return std::nullopt;
   for (size_t i = 0; i < ends_.size(); ++i) ends_[i].place = statuses_.rank(static_cast<int64_t>(i)).place();
   Failure failure = judge(ends_, timeout_);
-  // Ranks that write no files do not know of those of the first.
+  // Ranks that do not write files do not know of those of the first rank.
   if (failure.exit_code == kInterrupted) failure.message = "stopped; " + what_is_left();
   return failure;
 }

@@ -86,7 +86,7 @@ Failure judge(std::span<const RankEnd> ranks, std::chrono::milliseconds timeout)
   const auto waited = first(ranks, [](const RankEnd& end) { return end.state == State::kFailed; });
   TESSERA_CHECK(waited, "no rank is to blame");
   const RankEnd& end = ranks[*waited];
-  // A rank may wait for one that itself waits for a third. The one to blame still runs.
+  // A rank may wait for one that itself waits for a third. The one to blame is still running.
   const std::optional<int64_t> peer = end.failure.peer;
   if (peer && *peer >= 0 && *peer < static_cast<int64_t>(ranks.size())) {
     const auto silent = static_cast<size_t>(*peer);

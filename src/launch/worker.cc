@@ -12,11 +12,11 @@
 namespace tessera::launch {
 namespace {
 
-constexpr int kParentEnds = SIGUSR1;  // the program uses it for nothing else
+constexpr int kParentEnds = SIGUSR1;  // the program does not use it otherwise
 
 std::atomic<pid_t> parent_of_rank{0};
 
-// The kernel means the thread that started this process. Where that alone has ended, another thread of the
+// The kernel means the thread that started this process. If only that thread has ended, another thread of the
 // same process is the parent now, and its end is signalled in turn.
 void on_parent_end(int) {
   if (::getppid() != parent_of_rank) ::kill(::getpid(), SIGKILL);

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In a build, lib/ stands in the program's folder or, for the tests, beside it, as when it is installed.
+// In a build, lib/ stands in the program's folder or, for the tests, beside it, as in an installation.
 fs::path find_module() {
   const fs::path name = "lib/tessera/codecs.so";
   std::error_code code;

@@ -36,7 +36,7 @@ std::string little_endian(uint64_t value, int bytes) {
   return text;
 }
 
-// Reads `bytes` bytes at `at`, big-endian; 0 beyond the end.
+// Reads `bytes` bytes at `at`, big-endian, or 0 beyond the end.
 uint64_t number_at(std::string_view from, size_t at, size_t bytes) {
   uint64_t value = 0;
   for (size_t i = 0; i < bytes; ++i)
@@ -54,7 +54,7 @@ std::string entry(Tag tag, Type type, size_t count, size_t value) {
   return big_endian(tag, 2) + big_endian(type, 2) + big_endian(count, 4) + big_endian(value, 4);
 }
 
-// UTF-16, big-endian, of valid UTF-8.
+// Encodes valid UTF-8 as big-endian UTF-16.
 std::string to_utf16(std::string_view utf8) {
   std::string result;
   for (size_t i = 0; i < utf8.size();) {
@@ -82,7 +82,7 @@ std::string text_of(const ImageText& text, std::string_view keyword) {
 }  // namespace
 
 std::string encode_exif(const ImageText& text) {
-  // A text ends with a zero, which counts. One of at most four bytes would stand in its entry.
+  // A text ends with a zero, which counts. A text of at most four bytes would stand in its entry.
   std::string description = text_of(text, "tessera") + '\0', software = text_of(text, "Software") + '\0';
   for (std::string* each : {&description, &software}) each->resize(std::max<size_t>(each->size(), 5), '\0');
   const std::string comment = std::string("UNICODE\0"sv) + to_utf16(text_of(text, "parameters"));
@@ -148,7 +148,7 @@ std::string webp_with_exif(std::string_view webp, std::string_view exif, int64_t
 
 std::string_view find_exif(std::string_view file) {
   if (file.starts_with("\xFF\xD8")) {
-    // Segments up to the one with pixels, each with a length that counts itself.
+    // This looks through the segments up to the one with pixels; each has a length that counts itself.
     for (size_t at = 2; number_at(file, at, 1) == 0xFF && number_at(file, at + 1, 1) != 0xDA;) {
       const size_t length = number_at(file, at + 2, 2);
       if (length < 2 || at + 2 + length > file.size()) break;

@@ -22,7 +22,7 @@ uint32_t big_endian(std::string_view bytes) {
   return value;
 }
 
-// The chunks of a PNG that its text needs, wherever they stand, and the beginning of its pixels.
+// Returns the chunks of a PNG that its text needs, wherever they stand, and the beginning of its pixels.
 std::string png_without_pixels(const Source& source) {
   constexpr int64_t kAround = 12;  // length, type and checksum of a chunk
   constexpr std::array kKept = {"IHDR"sv, "PLTE"sv, "tEXt"sv, "zTXt"sv, "iTXt"sv};
@@ -52,7 +52,7 @@ std::optional<std::string> settings_of_exif(const Source& source) {
   return text && text->starts_with('{') ? text : std::nullopt;
 }
 
-// The prompt stands before it and may hold any lines; the settings are one line.
+// The prompt comes first and may have several lines; the settings are one line.
 std::optional<std::string> settings_of_comment(const std::string& comment) {
   constexpr std::string_view kKeyword = "\ntessera: {";
   const size_t begin = comment.rfind(kKeyword);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kCells = 1 << 15, kMostColours = 256;
 
-// The pixels of one cell.
+// Holds the pixels of one cell.
 struct Cell {
   size_t index = 0;
   double count = 0;
@@ -18,7 +18,7 @@ struct Cell {
   double mean(size_t channel) const { return sum[channel] / count; }
 };
 
-// Some cells, and where they are to be cut.
+// Holds some cells, and where they are to be cut.
 struct Box {
   std::span<Cell> cells;
   size_t channel = 0;  // with the largest squared error

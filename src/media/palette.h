@@ -14,7 +14,7 @@ struct Palette {
 
   // The number of the colour that stands for this one, which is a colour of the picture.
   uint8_t operator()(const uint8_t* rgb) const { return nearest[cell(rgb)]; }
-  // Colours are told apart by five bits a channel.
+  // Colours are distinguished by five bits a channel.
   static size_t cell(const uint8_t* rgb) {
     return static_cast<size_t>((rgb[0] >> 3) << 10 | (rgb[1] >> 3) << 5 | rgb[2] >> 3);
   }

@@ -13,7 +13,7 @@
 namespace tessera::media {
 namespace {
 
-// The size that covers height x width, as the reference rounds it: half to even.
+// Returns the size that covers height x width, as the reference rounds it: half to even.
 struct Scaled {
   int64_t height, width;
 };
@@ -27,7 +27,7 @@ Scaled cover(const Image& image, double pixel_aspect, int64_t height, int64_t wi
   return {.height = static_cast<int64_t>(std::nearbyint(h * by_width)), .width = width};
 }
 
-// What a pixel of the result is made of along one axis.
+// Describes what a pixel of the result is made of along one axis.
 struct Taps {
   int64_t begin = 0;             // of the pixels that it takes
   std::vector<int32_t> weights;  // of 22 bits after the point
@@ -36,7 +36,8 @@ struct Taps {
 constexpr int kBits = 22;
 constexpr int32_t kHalf = 1 << (kBits - 1);
 
-// What a pixel weighs at a distance of x, in pixels of the smaller of both images; nothing from `support` on.
+// Returns what a pixel weighs at a distance of x, in pixels of the smaller of both images; from `support` on
+// it is 0.
 struct Filter {
   double support;
   double (*weight)(double x);
@@ -50,7 +51,7 @@ double cubic(double x) {
   return 0;
 }
 
-// sin(pi x) / (pi x) within a window of the same form, three times as wide.
+// Computes sin(pi x) / (pi x) within a window of the same form, three times as wide.
 double lanczos(double x) {
   const auto sinc = [](double y) {
     return y == 0 ? 1 : std::sin(y * std::numbers::pi) / (y * std::numbers::pi);
@@ -60,7 +61,7 @@ double lanczos(double x) {
 
 constexpr Filter kCubic{.support = 2, .weight = cubic}, kLanczos{.support = 3, .weight = lanczos};
 
-// The taps of the pixels of `part` when `from` pixels are scaled to `to`.
+// Returns the taps of the pixels of `part` when `from` pixels are scaled to `to`.
 std::vector<Taps> taps_of(const Filter& filter, int64_t from, int64_t to, const Range& part) {
   const double scale = static_cast<double>(from) / static_cast<double>(to);
   const double stretch = std::max(scale, 1.0);
@@ -69,7 +70,7 @@ std::vector<Taps> taps_of(const Filter& filter, int64_t from, int64_t to, const 
   std::vector<double> weights;
   for (int64_t i = part.begin; i < part.end(); ++i) {
     const double centre = (static_cast<double>(i) + 0.5) * scale;
-    // As PIL rounds, but for negative numbers, which the bounds hide.
+    // Rounds as PIL does, except for negative numbers, which the bounds hide.
     const auto rounded = [](double x) { return static_cast<int64_t>(std::floor(x + 0.5)); };
     Taps taps{.begin = std::max<int64_t>(rounded(centre - support), 0), .weights = {}};
     const int64_t end = std::min(rounded(centre + support), from);
@@ -89,7 +90,7 @@ std::vector<Taps> taps_of(const Filter& filter, int64_t from, int64_t to, const 
   return result;
 }
 
-// A pixel's channel from pixels that lie `stride` bytes apart.
+// Computes a pixel's channel from pixels that lie `stride` bytes apart.
 uint8_t apply(const Taps& taps, const uint8_t* from, int64_t stride) {
   int32_t sum = kHalf;
   for (size_t i = 0; i < taps.weights.size(); ++i)
@@ -97,7 +98,7 @@ uint8_t apply(const Taps& taps, const uint8_t* from, int64_t stride) {
   return static_cast<uint8_t>(std::clamp(sum >> kBits, 0, 255));
 }
 
-// The columns of `part` of the image scaled to `width`.
+// Returns the columns of `part` of the image scaled to `width`.
 Image scale_columns(const Filter& filter, const Image& image, int64_t width, const Range& part) {
   const std::vector<Taps> columns = taps_of(filter, image.width, width, part);
   Image result{.height = image.height, .width = part.length, .pixels = {}};
@@ -123,7 +124,7 @@ Image scale_rows(const Filter& filter, const Image& image, int64_t height, const
   return result;
 }
 
-// Where torch reads a pixel along one axis: `weight` of the second of two neighbours.
+// Describes where torch reads a pixel along one axis: `weight` is that of the second of two neighbours.
 struct Between {
   int64_t first = 0, second = 0;
   float weight = 0;
@@ -146,7 +147,7 @@ std::vector<Between> linear_places(int64_t from, int64_t to, const Range& part) 
   return places;
 }
 
-// The rows and columns of an image that is scaled. Which come first changes what is rounded in between.
+// Scales the rows and the columns of an image. Which of them come first changes what is rounded in between.
 Image scale(const Filter& filter, const Image& image, const Scaled& scaled, const Range& rows,
             const Range& columns) {
   const int64_t fewer_rows = image.height - scaled.height, fewer_columns = image.width - scaled.width;

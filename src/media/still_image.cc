@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMostWebpSide = 16383;
 
-// Nothing for a PNG, which needs no codec.
+// Returns nothing for a PNG, which does not need a codec.
 std::optional<ImageFormat> format_of(const std::filesystem::path& path) {
   const std::string suffix = suffix_of(path);
   if (suffix == ".png") return std::nullopt;
@@ -51,7 +51,7 @@ void require_encodable(const std::filesystem::path& path, int64_t height, int64_
     usage_error(path.string(), "the settings take {} bytes, and a JPEG keeps at most {}; write a .png", bytes,
                 kMostJpegExif);
   }
-  // Says whether FFmpeg has the encoder.
+  // This call shows whether FFmpeg has the encoder.
   constexpr int64_t kSide = 8;
   codecs().encode_image(*format, path.string(), {kSide, kSide, std::vector<uint8_t>(3 * kSide * kSide)});
 }

@@ -26,7 +26,7 @@ void check_source(const Source& source, const std::string& where) {
     input_error(where, "an animated WebP, which is not read; convert it to an MP4 or a GIF");
 }
 
-// How a file says that its pictures are turned: an image by its EXIF data, a video by its track.
+// Returns how a file says that its pictures are turned: an image by its EXIF data, a video by its track.
 Orientation orientation_of(const Source& source, const Decoder& decoder) {
   if (decoder.fps > 0) return decoder.orientation;
   constexpr int64_t kMostBytes = int64_t{1} << 28;

@@ -30,7 +30,7 @@ class EncodedFile : public VideoWriter::Sink {
   std::unique_ptr<Encoder> encoder_;
 };
 
-// Nothing for PNG frames, which need no codec.
+// Returns nothing for PNG frames, which do not need a codec.
 std::optional<Container> container_of(const std::filesystem::path& path, const VideoFormat& format) {
   const std::string suffix = suffix_of(path);
   if (suffix == ".mp4") return Container::kMp4;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 2;
 
-// The bytes at a place, fewer at the end of the file.
+// Reads the bytes at a place, of which there are fewer at the end of the file.
 class Bytes {
  public:
   Bytes(const Source& source, int64_t offset) {
@@ -41,7 +41,7 @@ class Bytes {
   size_t size_ = 0;
 };
 
-// ISO/IEC 14496-12: boxes of a length and a type, one behind the other.
+// ISO/IEC 14496-12 defines boxes of a length and a type, one behind the other.
 std::optional<int64_t> end_of_boxes(const Source& source) {
   constexpr int kMostBoxes = 10000;
   int64_t offset = 0;
@@ -58,8 +58,8 @@ std::optional<int64_t> end_of_boxes(const Source& source) {
   return offset;
 }
 
-// RFC 8794: an element is its ID, its length of one to eight bytes, whose leading zeros count them, and its
-// content. All ones are a length that is not known.
+// By RFC 8794, an element is its ID, its length of one to eight bytes, whose leading zeros count them, and
+// its content. A length of all ones is unknown.
 std::optional<int64_t> end_of_element(const Source& source, int64_t offset) {
   constexpr size_t kId = 4;
   const Bytes element(source, offset);
@@ -73,8 +73,8 @@ std::optional<int64_t> end_of_element(const Source& source, int64_t offset) {
   return offset + static_cast<int64_t>(kId + count + size);
 }
 
-// GIF 89a: blocks, each with a chain of parts of at most 255 bytes, and a byte that says that there are no
-// more.
+// A GIF 89a consists of blocks, each with a chain of parts of at most 255 bytes, and a byte that marks the
+// end.
 std::optional<int64_t> end_of_gif(const Source& source) {
   constexpr int64_t kHeader = 13, kExtension = 2, kImage = 10;
   constexpr uint64_t kExtensionMark = 0x21, kImageMark = 0x2C, kEndMark = 0x3B, kHasTable = 0x80;

@@ -17,7 +17,7 @@ std::vector<ResnetBlock2D> resnet_chain(const weights::Scope& scope, int64_t in,
   return chain;
 }
 
-// Query, key and value are one matrix product.
+// Query, key and value are computed by one matrix product.
 ops::Linear read_qkv(const weights::Scope& scope, int64_t channels) {
   const bool old_names = (scope / "query").has("weight");
   const Range all{0, channels};

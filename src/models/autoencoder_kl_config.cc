@@ -57,7 +57,8 @@ AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
   const std::string act_fn = config.string("act_fn", "silu");
   if (act_fn != "silu" && act_fn != "swish")
     config.fail("act_fn", "\"silu\" or \"swish\", which are the same");
-  // diffusers writes other pictures than three colours: levels of gray, or colours with a fourth channel.
+  // diffusers also writes pictures of other kinds than three colours: grey levels, or colours with a fourth
+  // channel.
   if (out_channels != 3) config.refuse("out_channels", "only images of three colours can be written yet");
   if (block_out_channels.empty() || block_out_channels.size() > 16) {
     config.fail("block_out_channels", "1 to 16 numbers");
@@ -84,7 +85,7 @@ AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
   require_types(config, "up_block_types", "UpDecoderBlock2D", block_out_channels.size());
 }
 
-// Reads no more than this, because a file that cannot be read whole is refused when its weights are.
+// Reads only what is needed, because a file that cannot be read whole is refused when its weights are read.
 LatentScale read_autoencoder_kl_scale(const std::filesystem::path& model, int64_t channels) {
   // Every block of the decoder except the last doubles the sides.
   const JsonConfig decoder = JsonConfig::read(model / "vae" / "config.json");

@@ -13,7 +13,7 @@
 namespace tessera::models {
 namespace {
 
-// The options in the form of AutoencoderKLConfig, with the widths of the encoder.
+// Returns the options in the form of AutoencoderKLConfig, with the widths of the encoder.
 JsonConfig encoder_options(const JsonConfig& json) {
   if (json.string("_class_name", "AutoencoderKLFlux2") != "AutoencoderKLFlux2")
     json.fail("_class_name", "\"AutoencoderKLFlux2\"");
@@ -24,7 +24,7 @@ JsonConfig encoder_options(const JsonConfig& json) {
                  {"latent_channels", 32},
                  {"sample_size", 1024}};
   values.update(json.values());
-  // These are no options of this class.
+  // This class does not have these options.
   for (const char* key : {"scaling_factor", "shift_factor", "latents_mean", "latents_std", "force_upcast"}) {
     if (json.has(key) && json.values().at(key) != Json(false))
       log_warning("[{}] options without effect: {}", json.where(), key);
@@ -34,7 +34,7 @@ JsonConfig encoder_options(const JsonConfig& json) {
   return json.with(values);
 }
 
-// The same with those of the decoder, which may have its own.
+// Returns the same with the options of the decoder, which may have its own.
 JsonConfig decoder_options(const JsonConfig& json, const JsonConfig& encoder) {
   if (!json.has("decoder_block_out_channels")) return encoder;
   const std::vector<int64_t> widths = json.integers("decoder_block_out_channels");

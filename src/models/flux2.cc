@@ -31,7 +31,8 @@ nn::ColumnParallel read_to_qkv(const weights::Scope& attn, const Flux2Config& co
           kFlux2NoBias};
 }
 
-// Rows of the weight: queries, keys, values, then the gate of the feed-forward and what it is to pass.
+// The rows of the weight are those of queries, keys and values, then of the gate of the feed-forward and of
+// what it gates.
 nn::ColumnParallel read_to_qkv_mlp(const weights::Scope& scope, const Flux2Config& config) {
   const nn::Split heads = heads_of(config), inner{config.feed_forward_width(), 1};
   const int64_t width = heads.features(), all = 3 * width + 2 * inner.units;
@@ -44,7 +45,7 @@ nn::ColumnParallel read_to_qkv_mlp(const weights::Scope& scope, const Flux2Confi
           kFlux2NoBias};
 }
 
-// SwiGLU (arXiv:2002.05202).
+// This is SwiGLU (arXiv:2002.05202).
 at::Tensor gated_silu(const at::Tensor& gate, const at::Tensor& x) {
   return ops::activate(gate, ops::Activation::kSilu).mul_(x);
 }
@@ -59,7 +60,8 @@ at::Tensor modulated(const at::Tensor& x, const Flux2Modulation& modulation, dou
   return ops::modulated_layer_norm(x, modulation.scale, modulation.shift, eps);
 }
 
-// Of the sublayers that `linear` modulates, `vector` [1 or B, C] being what the step is known by.
+// Returns the modulations of the sublayers that `linear` modulates; `vector` [1 or B, C] is what the step is
+// known by.
 std::vector<Flux2Modulation> modulations(const ops::Linear& linear, const at::Tensor& vector) {
   const at::Tensor all = linear(vector).to(at::kFloat);
   const int64_t count = linear.out_features / linear.in_features;
@@ -69,14 +71,14 @@ std::vector<Flux2Modulation> modulations(const ops::Linear& linear, const at::Te
   return each;
 }
 
-// The angles of tokens at `positions` [s, 4], fp32 [s, D / 2, 2].
+// Returns the angles of tokens at `positions` [s, 4], fp32 [s, D / 2, 2].
 at::Tensor angles_of(const at::Tensor& positions, const Flux2Config& config, at::Device device) {
   std::vector<nn::RotaryAxis> axes;
   for (const int64_t features : config.axes_dims_rope) axes.push_back({features, config.rope_theta});
   return nn::rotary_table(positions, axes, device);
 }
 
-// Of the picture, and of the references behind it.
+// Returns the positions of the picture, and of the references behind it.
 at::Tensor picture_positions(const parallel::Grid& grid, const std::vector<at::Tensor>& references) {
   std::vector<at::Tensor> all = {nn::grid_positions(grid)};
   for (const at::Tensor& z : references) {
@@ -206,7 +208,7 @@ class Flux2Forward final : public Forward {
   }
 
   void begin(const Timestep& timestep) override {
-    // Rounded as in diffusers.
+    // The timestep is rounded as in diffusers.
     at::Tensor time = model_.timestep_embedder_(sinusoid(timestep.on_device / kFlux2Times * kFlux2Times));
     if (guidance_.defined()) time = time + guidance_;
     vector_ = at::silu(time).to(model_.dtype_);
@@ -253,7 +255,7 @@ class Flux2Forward final : public Forward {
     return nn::sinusoidal_embedding(values, model_.config_.timestep_guidance_channels);
   }
 
-  // Every sample has the references that are the same for all.
+  // The references that are the same for all samples are repeated for each.
   void embed_references(const std::vector<at::Tensor>& references) {
     if (references.empty()) return;
     int64_t samples = 1;
@@ -306,7 +308,7 @@ class Flux2Forward final : public Forward {
   at::Tensor guidance_;                 // fp32 [1 or B, C], or undefined
   at::Tensor text_;                     // [B, l, C], with the first block
   at::Tensor references_;               // [1 or B, R, C], with the first block
-  // The step's: [1 or B, C], and attention's and the feed-forward's of double blocks.
+  // These belong to the step: [1 or B, C], and those of the attention and the feed-forward of double blocks.
   at::Tensor vector_;
   std::vector<Flux2Modulation> image_modulations_, text_modulations_;
   Flux2Modulation single_modulation_;
@@ -327,7 +329,8 @@ double flux2_mu(int64_t tokens, int64_t steps) {
 
 DenoiserShape read_flux2_shape(const std::filesystem::path& model) {
   const Flux2Config config(JsonConfig::read(part_folder(model, "transformer") / "config.json"));
-  // Per token, a block of either kind has products of C x C, four around attention, and three of C x F.
+  // For each token, a block of either kind has products of C x C, four of them around attention, and three of
+  // C x F.
   const double block =
       4.0 * static_cast<double>(config.width()) + 3.0 * static_cast<double>(config.feed_forward_width());
   const auto ends = static_cast<double>(config.in_channels);

@@ -35,7 +35,7 @@ std::optional<weights::Checkpoint> open(const std::filesystem::path& folder, wei
   return weights::Checkpoint(file, std::move(tensors));
 }
 
-// Files of whole models hold more than the configs name (unused layers, training state).
+// Files of whole models hold more than the configs name, such as unused layers and training state.
 bool is_of_whole_model(const LoadOptions& options) {
   return options.single_file && weights::is_in_single_file(options.single_file->header(), "vae");
 }
@@ -47,8 +47,8 @@ JsonConfig read_config(const std::filesystem::path& folder) {
   return config;
 }
 
-// Keys that the libraries write and that have no effect on a result here: of training, of how a file came to
-// be, of text generation, of kernels, and of options that other keys switch off.
+// The libraries write these keys, which do not change a result here: they are about training, the origin of a
+// file, text generation, kernels, and options that other keys switch off.
 constexpr auto kWithoutEffect = std::to_array<std::string_view>({
     "add_cross_attention",
     "addition_embed_type_num_heads",

@@ -77,7 +77,7 @@ PixArtTransformer::PixArtTransformer(const weights::Scope& scope, const PixArtCo
   if (!local_blocks.predicts()) return;
 
   scale_shift_table_ = fp32.tensor("scale_shift_table", {2, width});
-  // The outputs of a token are [p, p, out]; those past `in` predict the variance, which no sampler uses.
+  // The outputs of a token are [p, p, out]; those past `in` predict the variance, which samplers do not use.
   const weights::Scope out = scope / "proj_out";
   const int64_t all = patch * patch * config.out_channels;
   const auto predicted = [&](const at::Tensor& x) {

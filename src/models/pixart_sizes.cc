@@ -22,7 +22,7 @@ constexpr std::array<Bin, 33> kBins{{
     {1.67, 1280, 768},  {1.75, 1344, 768},  {2.0, 1408, 704},   {2.09, 1472, 704}, {2.4, 1536, 640},
     {2.5, 1600, 640},   {3.0, 1728, 576},   {4.0, 2048, 512},
 }};
-// The 2048 model has these sizes besides twice the sizes above.
+// The 2048 model has these sizes in addition to twice the sizes above.
 constexpr std::array<Bin, 7> kBins2048{{
     {0.26, 512, 1984},  {0.27, 512, 1920},  {2.89, 1664, 576},  {3.11, 1792, 576}, {3.62, 1856, 512},
     {3.75, 1920, 512},  {3.88, 1984, 512},

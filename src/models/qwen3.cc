@@ -18,12 +18,12 @@ namespace {
 // Weights stay as stored in the file, because an encoder runs only once or twice while it is loaded.
 constexpr ops::LinearOptions kQwenLinear{.bias = false, .packing = ops::Packing::kAsStored};
 
-// Files of the trunk alone may omit the first part of the name.
+// Files that hold only the trunk may omit the first part of the name.
 weights::Scope trunk(const weights::Scope& scope) {
   return (scope / "embed_tokens").has("weight") ? scope : scope / "model";
 }
 
-// Counts states from 0.
+// States are counted from 0.
 std::vector<int64_t> resolve_states(const std::vector<int64_t>& states, const Qwen3Config& config) {
   std::vector<int64_t> resolved;
   for (const int64_t state : states) {
@@ -145,7 +145,7 @@ std::vector<at::Tensor> Qwen3Encoder::read_states(
     if (std::find(states_.begin(), states_.end(), block) != states_.end()) {
       const bool is_normed = block == config_.num_hidden_layers;
       for (size_t i = 0; i < hidden.size(); ++i) {
-        // A copy, since the next block adds to it.
+        // This is a copy, since the next block adds to it.
         states[i][block] = is_normed ? (*norm_)(hidden[i])
                                      : hidden[i].to(scope_.dtype(), /*non_blocking=*/false, /*copy=*/true);
       }

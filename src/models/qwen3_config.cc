@@ -27,7 +27,7 @@ double read_rope_theta(const JsonConfig& json) {
 
 // A window acts on the blocks from max_window_layers on, or on those that layer_types names.
 void refuse_windows(const JsonConfig& json, int64_t num_layers) {
-  const Json* size = json.value("sliding_window");  // null is none, and without the key there is one
+  const Json* size = json.value("sliding_window");  // null means none, and without the key there is one
   const bool has_window = json.boolean("use_sliding_window", false) && (size == nullptr || !size->is_null());
   const int64_t first = json.integer("max_window_layers", 28);
   if (json.has("layer_types")) {
@@ -48,7 +48,7 @@ Qwen3Config::Qwen3Config(const JsonConfig& json)
       intermediate_size(json.count("intermediate_size", kMaxQwenSize, 22016)),
       num_hidden_layers(json.count("num_hidden_layers", kMaxQwenLayers, 32)),
       num_attention_heads(json.count("num_attention_heads", kMaxQwenSize, 32)),
-      // A file that says null has as many as queries.
+      // A file with null here has as many heads of keys as of queries.
       num_key_value_heads(json.value("num_key_value_heads") != nullptr && !json.has("num_key_value_heads")
                               ? num_attention_heads
                               : json.count("num_key_value_heads", kMaxQwenSize, 32)),
@@ -67,7 +67,7 @@ Qwen3Config::Qwen3Config(const JsonConfig& json)
   if (json.boolean("attention_bias", false))
     json.refuse("attention_bias", "only projections without a bias can run");
   refuse_windows(json, num_hidden_layers);
-  json.value("max_position_embeddings");  // changes nothing without scaling
+  json.value("max_position_embeddings");  // this does not change anything without scaling
 }
 
 }  // namespace tessera::models

@@ -56,7 +56,7 @@ bool is_of_stable_diffusion(const Json& config) {
   return !is_of_xl(config) && !takes_guidance_scale(config);
 }
 
-// Of a family whose denoiser has a class of its own.
+// Serves a family whose denoiser has a class of its own.
 bool is_any(const Json& /*config*/) {
   return true;
 }
@@ -74,7 +74,7 @@ Family pixart(std::string class_name, std::string title, int64_t max_sequence_le
           .title = std::move(title),
           .default_steps = 20,
           .default_guidance = 4.5,
-          // The first releases name the class of which diffusers has made this one.
+          // The first releases name the class from which diffusers has made this one.
           .parts = {tokenizer("tokenizer", "T5Tokenizer"),
                     {"text_encoder", "transformers", {"T5EncoderModel"}},
                     {"transformer", "diffusers", {"PixArtTransformer2DModel", "Transformer2DModel"}},
@@ -93,7 +93,7 @@ Family pixart(std::string class_name, std::string title, int64_t max_sequence_le
           .load_decoder = load_scaled_decoder};
 }
 
-// XL's pipeline in diffusers also undoes the mean and deviation of the channels, but no shift.
+// XL's pipeline in diffusers also undoes the mean and deviation of the channels, but not a shift.
 std::unique_ptr<Decoder> load_stable_diffusion_xl_decoder(const std::filesystem::path& model,
                                                           const LoadOptions& options,
                                                           LoadStatistics& statistics) {
@@ -158,7 +158,7 @@ DenoiserShape read_latent_consistency_shape(const std::filesystem::path& model) 
   return shape;
 }
 
-// Stable Diffusion whose U-Net takes the guidance scale as an input (arXiv:2310.04378).
+// This is Stable Diffusion with a U-Net that takes the guidance scale as an input (arXiv:2310.04378).
 Family latent_consistency() {
   Family family =
       stable_diffusion("LatentConsistencyModelPipeline", "Latent consistency model", 8.5, /*is_xl=*/false);

@@ -8,7 +8,7 @@
 namespace tessera::models {
 namespace {
 
-// The classes that model_index.json names, one of which has a projection at its end.
+// Returns whether model_index.json names the class of text encoders that end with a projection.
 bool has_projection(const JsonConfig& index, const std::string& part) {
   return !is_absent(index, part) && class_of(index, part).name == "CLIPTextModelWithProjection";
 }
@@ -36,7 +36,7 @@ std::unique_ptr<TextEncoder> load_stable_diffusion_text_encoder(const std::files
                                                                 LoadStatistics& statistics) {
   auto encoder = std::make_unique<ClipTextEncoder>(model / "tokenizer", model / "text_encoder",
                                                    ClipPromptOptions(), options, statistics);
-  // The pipeline of XL takes no notice of it.
+  // The pipeline of XL ignores it.
   const JsonConfig config = clip_text_config(JsonConfig::read(model / "text_encoder" / "config.json"));
   if (config.boolean("use_attention_mask", false))
     config.refuse("use_attention_mask",

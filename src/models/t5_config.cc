@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kMaxSize = int64_t{1} << 24;
 
-// Under transformers' names.
+// The keys have transformers' names.
 ops::Activation find_activation(const JsonConfig& json, const std::string& key, const std::string& name) {
   static const std::map<std::string, ops::Activation> known = {{"relu", ops::Activation::kRelu},
                                                                {"gelu", ops::Activation::kGelu},
@@ -33,7 +33,8 @@ T5Config::T5Config(const JsonConfig& json)
       layer_norm_epsilon(json.number("layer_norm_epsilon", 1e-6)) {
   if (json.string("model_type", "t5") != "t5") json.fail("model_type", "\"t5\"");
   if (json.boolean("is_decoder", false)) json.refuse("is_decoder", "a text encoder of this kind cannot run");
-  // feed_forward_proj says both; where a file also has the two that transformers makes of it, those count.
+  // feed_forward_proj gives both; if a file also has the two keys that transformers derives from it, those
+  // count.
   const std::string projection = json.string("feed_forward_proj", "relu");
   const bool names_gate = projection.starts_with("gated-");
   const std::string name = names_gate ? projection.substr(projection.find('-') + 1) : projection;

@@ -22,7 +22,7 @@ class LayerReader {
                           {config_.norm_groups, config_.norm_eps, config_.embedding_channels()}),
             std::nullopt};
   }
-  // Also builds a transformer of that many layers, if any.
+  // Also builds a transformer of that many layers, if there are any.
   UNetLayer read(const weights::Scope& block, int64_t i, int64_t in, const UNet2DConfig::Level& level,
                  int64_t transformers) const {
     UNetLayer layer = read(block, i, in, level.channels);
@@ -253,7 +253,7 @@ std::unique_ptr<Denoiser> load_unet_folder(const std::filesystem::path& folder, 
   PartFiles files(folder, weights::Library::kDiffusers, options);
   const UNet2DConfig config(files.config());
   const weights::Scope scope = files.scope();
-  // The CPU has no fp16 convolutions.
+  // The CPU does not have fp16 convolutions.
   const bool widens = is_for_cpu(scope.device()) && scope.dtype() == at::kHalf;
   auto unet = std::make_unique<UNet2DConditionModel>(widens ? scope.with_dtype(at::kFloat) : scope, config);
   files.finish(statistics);

@@ -6,7 +6,7 @@ namespace tessera::models {
 namespace {
 
 constexpr double kMaxFrames = 16384, kMaxFps = 1000, kMaxScore = 1000, kMaxLoops = 1024;
-constexpr double kMaxFrameInterval = 100;  // of which a file at the least rate can say how slow it is
+constexpr double kMaxFrameInterval = 100;  // a file at the least rate can still say how slow it is
 
 Fields<VideoRequest> make_fields() {
   using R = VideoRequest;

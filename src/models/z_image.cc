@@ -35,7 +35,7 @@ ops::Linear read_x_embedder(const weights::Scope& scope, const ZImageConfig& con
           scope.tensor("bias", {config.dim}), ops::Packing::kForSpeed, scope.name()};
 }
 
-// The angles of tokens at `positions` [s, 3], fp32 [s, D / 2, 2].
+// Returns the angles of tokens at `positions` [s, 3], fp32 [s, D / 2, 2].
 at::Tensor angles_of(const at::Tensor& positions, const ZImageConfig& config, at::Device device) {
   std::vector<nn::RotaryAxis> axes;
   for (const int64_t features : config.axes_dims) axes.push_back({features, config.rope_theta});
@@ -47,7 +47,7 @@ at::Tensor text_positions(int64_t length) {
   return nn::grid_positions({.frames = length, .rows = 1, .columns = 1}, {1, 0, 0});
 }
 
-// A vector of all samples, or one of each, as a factor of [B, s, C].
+// Returns a vector of all samples, or one of each, as a factor of [B, s, C].
 at::Tensor factor(const at::Tensor& x) {
   return x.size(0) == 1 ? x[0] : x.unsqueeze(1);
 }
@@ -71,7 +71,8 @@ ZImageAttention::ZImageAttention(const weights::Scope& scope, const ZImageConfig
 at::Tensor ZImageAttention::operator()(const at::Tensor& x, const at::Tensor& angles,
                                        const Attend& attend) const {
   const std::vector<at::Tensor> qkv = to_qkv.each(x);
-  // Samples have texts of different lengths, and so angles of their own: each token is turned by itself.
+  // Samples have texts of different lengths and therefore angles of their own, so each token is rotated by
+  // itself.
   const at::Tensor by_token = angles.flatten(0, 1);
   const auto prepared = [&](const at::Tensor& y, const std::optional<nn::HeadNorm>& norm) {
     const at::Tensor tokens = y.reshape({1, -1, y.size(2)});
@@ -185,7 +186,7 @@ class ZImageForward final : public Forward {
     }
     for (size_t b = 0; b < lengths_.size(); ++b) {
       const int64_t length = lengths_[b];
-      // The picture is a frame behind the text.
+      // The picture is one frame behind the text.
       of_image.push_back(angles_of(
           nn::grid_positions(tokens_.grid(), {static_cast<double>(1 + length), 0, 0}), config, device));
       of_texts.push_back(filled_up(angles_of(text_positions(length), config, device)));
@@ -269,12 +270,12 @@ class ZImageForward final : public Forward {
   }
 
  private:
-  // The longest other sequence, once it has the text.
+  // Returns the length of the longest other sequence, once it has the text.
   int64_t longest() const { return *std::max_element(lengths_.begin(), lengths_.end()); }
   bool has_text(const Hidden& hidden) const {
     return hidden.size() > 1 && hidden[1].size(1) == tokens_.local_other_length(longest());
   }
-  // The length of each sample's text with its filling; returns the longest.
+  // Sets the length of each sample's text with its padding; returns the longest.
   int64_t read_lengths(const ForwardInputs& inputs) {
     for (const int64_t prompt : inputs.prompt_of) {
       const int64_t length = inputs.prompts[static_cast<size_t>(prompt)].at(kTokens).size(0);

@@ -29,7 +29,7 @@ at::Tensor CausalConv3d::operator()(const at::Tensor& x, const Rows& rows) const
   const auto part = [&](const Range& range) { return x.narrow(2, range.begin, range.length); };
   const std::optional<ops::Halo> halo =
       rows.halo(x, {.kernel = taps_[0].kernel[0], .stride = 1, .padding = taps_[0].padding[0]}, part);
-  // The input of the outputs from `first` on, for a tap.
+  // Returns the input of the outputs from `first` on, for a tap.
   const auto input = [&](int64_t tap, int64_t first) {
     const auto of_frames = [&](const at::Tensor& all) {
       const int64_t begin = first * time_stride_ - before + tap;
@@ -43,7 +43,7 @@ at::Tensor CausalConv3d::operator()(const at::Tensor& x, const Rows& rows) const
   };
   at::Tensor y = taps_.back()(input(taps - 1, 0));
   for (int64_t tap = 0; tap + 1 < taps; ++tap) {
-    // The first output for which the tap's frame exists.
+    // This is the first output for which the tap's frame exists.
     const int64_t first = std::max<int64_t>(0, (before - tap + time_stride_ - 1) / time_stride_);
     if (first >= frames) continue;
     at::Tensor sum = y.narrow(0, first, frames - first);

@@ -13,7 +13,7 @@ parallel::RowWindow window_of(const ops::Conv2d& conv) {
   return {conv.kernel[0], conv.stride, conv.padding[0]};
 }
 
-// The inputs of a convolution over a norm of x, and the objects they refer to.
+// Holds the inputs of a convolution over a norm of x, and the objects they refer to.
 struct Normed {
   Normed(const ops::Conv2d& conv, const ops::GroupNorm& norm, at::Tensor taken, const Rows& rows,
          const at::Tensor& offset)

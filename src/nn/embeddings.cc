@@ -17,7 +17,7 @@ at::Tensor sinusoidal_embedding(const at::Tensor& values, int64_t dim) {
 
 at::Tensor guidance_embedding(const at::Tensor& weights, int64_t dim) {
   const int64_t half = dim / 2;
-  // Each step rounds to fp32 as in diffusers: the angles are so large that another rounding would be seen.
+  // Each step rounds to fp32 as in diffusers: the angles are so large that another rounding would be visible.
   const at::Tensor step = at::log(at::full({}, 10000.0, weights.options())) / (half - 1);
   const at::Tensor frequency = at::exp(at::arange(half, weights.options()) * -step);
   const at::Tensor angle = (weights * 1000.0).unsqueeze(1) * frequency.unsqueeze(0);

@@ -20,8 +20,8 @@ at::Tensor to_rows(const at::Tensor& message) {
   return message.permute({1, 3, 0, 2});  // [B, C, rows, W]
 }
 
-// Allocates the messages to and from each rank, of x's dtype. Zeros stand in for rows that have not arrived,
-// as beyond the image.
+// Allocates the messages to and from each rank, with x's dtype. Zeros stand for rows that have not arrived,
+// such as those beyond the image.
 DisplacedExchange::Transfers halo_parts(const HaloPlan& plan, const at::Tensor& x, const comm::Group& group) {
   DisplacedExchange::Transfers parts;
   const auto message = [&](const Range& rows) {
@@ -64,7 +64,7 @@ DisplacedExchange::Transfers moments_parts(const at::Tensor& own, const comm::Gr
   return parts;
 }
 
-// Writes into the memory of the step before, where there is one, so that it is the same in every step.
+// Writes into the memory of the previous step, if it exists, so that it is the same in every step.
 void keep(at::Tensor& kept, const at::Tensor& moments) {
   if (kept.defined()) {
     kept.copy_(moments);

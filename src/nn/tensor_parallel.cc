@@ -7,14 +7,14 @@
 namespace tessera::nn {
 namespace {
 
-// The features of a split that rank `peer` of `outer` has, and ranks with the same place in `inner`.
+// Returns the features of a split that rank `peer` of `outer` has, and ranks with the same place in `inner`.
 Range share_of(const Split& split, const comm::TensorGroups& groups, int64_t peer) {
   const Range over_inner = groups.inner.part(split.units);
   const Range over_outer = groups.outer.part(over_inner.length, peer);
   return times({over_inner.begin + over_outer.begin, over_outer.length}, split.unit);
 }
 
-// The features that each rank of `outer` has of all splits together, one rank after the other.
+// Returns the features that each rank of `outer` has of all splits together, one rank after the other.
 std::vector<Range> by_outer_rank(const std::vector<Split>& splits, const comm::TensorGroups& groups) {
   std::vector<Range> ranges;
   for (int64_t peer = 0; peer < groups.outer.size; ++peer) {

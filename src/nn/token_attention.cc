@@ -21,14 +21,14 @@ void fill_side_by_side(const at::Tensor& to, const at::Tensor& k, const at::Tens
   to.narrow(2, k.size(2), k.size(2)).copy_(v.transpose(0, 1));
 }
 
-// The keys and values of such a message, [B, N, C].
+// Returns the keys and values of such a message, [B, N, C].
 std::pair<at::Tensor, at::Tensor> separate(const at::Tensor& message) {
   const at::Tensor both = message.transpose(0, 1);
   const int64_t width = both.size(2) / 2;
   return {both.narrow(2, 0, width), both.narrow(2, width, width)};
 }
 
-// This rank has the keys of all tokens.
+// Attends to the keys of all tokens, which this rank has.
 class WholeAttention final : public TokenAttention {
  public:
   at::Tensor operator()(const AttentionCall& call) override {
@@ -40,7 +40,7 @@ class WholeAttention final : public TokenAttention {
   }
 };
 
-// The keys and values of all ranks of the gather group, side by side.
+// Gathers the keys and values of all ranks of the gather group, side by side.
 at::Tensor gather_keys_values(const AttentionCall& call) {
   const auto& [q, k, v] = call.own;
   const comm::Group& gather = call.sequence.groups().gather;
@@ -52,8 +52,8 @@ at::Tensor gather_keys_values(const AttentionCall& call) {
   return whole;
 }
 
-// Each rank gathers the keys and values of all tokens, and attends when it has them. To attend to its own
-// block meanwhile, and merge the parts, takes 1.03 of the time of a step where messages are short, and the
+// Each rank gathers the keys and values of all tokens, and attends when it has them. Attending to its own
+// block meanwhile and merging the parts takes 1.03 of the time of a step where messages are short, and the
 // same time where they are long (ARCHITECTURE.md).
 class GatherAttention final : public TokenAttention {
  public:
@@ -67,7 +67,7 @@ class GatherAttention final : public TokenAttention {
   WholeAttention whole_;
 };
 
-// What a gather group has goes round the ring.
+// The keys and values of a gather group travel round the ring.
 class RingAttention final : public TokenAttention {
  public:
   explicit RingAttention(const comm::Group& ring) : ring_(ring) {}
@@ -87,9 +87,9 @@ class RingAttention final : public TokenAttention {
   const comm::Group& ring_;
 };
 
-// Queries of the current patches also meet the keys of the others, as each layer last saw them (PipeFusion).
-// Tokens that it never saw are left out. Caches are ordered by patch, then by part, behind the other
-// sequence.
+// Queries of the current patches also attend to the keys of the others, as each layer last saw them
+// (PipeFusion). Tokens that it never saw are left out. Caches are ordered by patch, then by part, behind the
+// other sequence.
 class CachedAttention final : public TokenAttention {
  public:
   explicit CachedAttention(const TokenGroups& groups) : groups_(groups) {}
@@ -178,7 +178,7 @@ class CachedAttention final : public TokenAttention {
   std::map<std::pair<int64_t, int64_t>, Entry> caches_;
 };
 
-// Queries meet the keys of other ranks as they were in the previous step (DistriFusion).
+// Queries attend to the keys of other ranks as they were in the previous step (DistriFusion).
 class DisplacedAttention final : public TokenAttention {
  public:
   DisplacedAttention(const comm::Group& group, parallel::DisplacedExchange& exchange)

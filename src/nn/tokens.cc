@@ -34,7 +34,7 @@ std::vector<Range> runs_of_equals(at::ArrayRef<int64_t> lengths) {
   return runs;
 }
 
-// Whether the tokens that attend to each other are divided where lines of that axis are dealt out.
+// Returns whether tokens that attend to each other are divided when lines of that axis are dealt out.
 bool are_divided_by(Over over, parallel::GridAxis axis) {
   return over == Over::kAll || (over == Over::kSpatial) == (axis == parallel::GridAxis::kRows);
 }
@@ -109,8 +109,8 @@ at::Tensor Tokens::local_other(const at::Tensor& x, at::ArrayRef<int64_t> length
   const auto part_of = [&](int64_t length) {
     return cut_.patches > 1 ? Range{0, length} : groups_.all.part(length);
   };
-  // The order of the tokens does not matter to attention, so that a rank may have any of them, as long as it
-  // has as many as its part.
+  // The order of the tokens does not matter to attention, so a rank may have any of them, as long as it has
+  // as many as its part.
   const auto behind = [&](int64_t length) {
     const Range whole = part_of(before + length), there = part_of(before);
     return Range{whole.begin - there.begin, whole.length - there.length};

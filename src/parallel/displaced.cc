@@ -10,10 +10,11 @@
 namespace tessera::parallel {
 namespace {
 
-// At most so many consecutive places share one message, as in the paper's implementation.
+// At most this many consecutive places share one message, as in the paper's implementation.
 constexpr size_t kTogether = 60;
 
-// Bytes that a part takes in the memory of a span. Parts are aligned because their dtypes may differ.
+// Returns the bytes that a part takes in the memory of a span. Parts are aligned because their dtypes may
+// differ.
 int64_t room_for(const at::Tensor& part) {
   constexpr int64_t kAlignment = 16;
   return (static_cast<int64_t>(part.nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
@@ -21,8 +22,8 @@ int64_t room_for(const at::Tensor& part) {
 
 }  // namespace
 
-// Places [first, first + count). All that goes to one rank is one contiguous tensor, and so is all that comes
-// from it.
+// Covers the places [first, first + count). All that goes to one rank is one contiguous tensor, and so is all
+// that comes from it.
 struct DisplacedExchange::Span {
   size_t first, count;
   Travel travel;
@@ -77,7 +78,7 @@ void DisplacedExchange::drain() {
   for (Span& span : spans_) span.under_way.wait();
 }
 
-// Sends what post() recorded. It waited until now because the caller was still reading `receives`.
+// Sends what post() recorded, which waited until now because the caller was still reading `receives`.
 void DisplacedExchange::flush() {
   for (const size_t index : std::exchange(unsent_, {})) {
     if (spans_.empty()) {
@@ -92,13 +93,13 @@ void DisplacedExchange::flush() {
   }
 }
 
-// The first step has shown all places. From now on consecutive kTogether places share messages.
+// The first step has shown all places. From now on, kTogether consecutive places share messages.
 void DisplacedExchange::make_spans() {
   flush();
   for (comm::Pending& pending : std::exchange(of_first_step_, {})) pending.wait();
   for (const Place& place : places_) {
     const Travel travel = place.parts.travel;
-    // A program that is recorded has no memory of several dtypes.
+    // A program that is recorded cannot view its memory as several dtypes.
     const bool joins = travel == Travel::kTogether && !spans_.empty() && spans_.back().travel == travel &&
                        spans_.back().count < kTogether && !comm::is_for_program();
     if (joins) {

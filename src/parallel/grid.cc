@@ -9,7 +9,7 @@
 namespace tessera::parallel {
 namespace {
 
-// The part `index` of `parts` of `whole`, split in units of `unit` lines; the last unit may be short.
+// Returns part `index` of `parts` of `whole`, split in units of `unit` lines; the last unit may be short.
 Range in_units(const Range& whole, int64_t index, int64_t parts, int64_t unit, const Shares& shares = {}) {
   const Range units = split_by_shares((whole.length + unit - 1) / unit, index, parts, shares);
   const int64_t begin = std::min(units.begin * unit, whole.length);

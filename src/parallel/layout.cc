@@ -14,8 +14,8 @@ namespace tessera::parallel {
 namespace {
 
 constexpr int64_t kDefaultWarmupSteps = 1, kDefaultDisplacedWarmupSteps = 4;
-// In rows per rank at the coarsest scale. With fewer rows, the correction of stale moments is too far off,
-// and images turn black (mit-han-lab/distrifuser, issue 7: 8 and 12 rows on 4 ranks).
+// The limit counts rows per rank at the coarsest scale. With fewer rows, the correction of stale moments is
+// too far off, and images turn black (mit-han-lab/distrifuser, issue 7: 8 and 12 rows on 4 ranks).
 constexpr int64_t kFewRows = 4;
 
 std::string advice(const ParallelOptions& options, const Workload& workload,
@@ -29,7 +29,7 @@ std::string advice(const ParallelOptions& options, const Workload& workload,
   return fmt::format("; nearest valid: {}", fmt::join(found, ", or "));
 }
 
-// The shares in relation to the largest one, so that their sums are finite; none if all are equal.
+// Returns the shares in relation to the largest one, so that their sums are finite; none if all are equal.
 std::vector<double> relative(std::vector<double> shares) {
   if (shares.empty()) return shares;
   const auto [least, most] = std::minmax_element(shares.begin(), shares.end());
@@ -39,7 +39,7 @@ std::vector<double> relative(std::vector<double> shares) {
   return shares;
 }
 
-// Makes the layout of options that break no rule.
+// Makes the layout of options that follow every rule.
 Layout make_layout(const ParallelOptions& options, const Workload& workload) {
   Layout layout;
   const auto [outer, inner] = options.split_scheme == SplitScheme::k2d
@@ -103,7 +103,7 @@ Range Layout::stage(int64_t rank) const {
 Shares Layout::shares(std::span<const Axis> axes) const {
   Shares made;
   const auto has = [&](Axis axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); };
-  // What other methods divide further.
+  // Parts have to be large enough for methods that divide them further.
   const int64_t of_ulysses = dsp ? 1 : sizes[Axis::kUlysses];
   if (has(Axis::kTensorOuter)) {
     made.least = of_ulysses;

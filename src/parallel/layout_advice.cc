@@ -44,9 +44,9 @@ class Nearest {
   std::optional<ParallelOptions> best_;
 };
 
-// An upper bound of a degree in valid settings. Methods that change the image (PipeFusion, displaced
-// patches), and gathered keys and values, which divide what Ring does, are only suggested when the wish has
-// them.
+// Returns an upper bound of a degree in valid settings. Methods that change the image (PipeFusion, displaced
+// patches), and gathered keys and values, which divide what Ring divides, are only suggested when the wish
+// has them.
 int64_t most_of(const Degree& degree, const ParallelOptions& wish, const Workload& workload) {
   using O = ParallelOptions;
   const int64_t lines =
@@ -60,7 +60,7 @@ int64_t most_of(const Degree& degree, const ParallelOptions& wish, const Workloa
   return degree.value == &O::pipefusion_parallel_degree ? workload.most_stages() : lines;
 }
 
-// The nearest valid degrees for exactly `world_size` ranks.
+// Finds the nearest valid degrees for exactly `world_size` ranks.
 std::optional<ParallelOptions> nearest_degrees(const ParallelOptions& wish, const Workload& workload,
                                                int64_t world_size) {
   Nearest nearest(wish, workload);
@@ -70,7 +70,7 @@ std::optional<ParallelOptions> nearest_degrees(const ParallelOptions& wish, cons
   return nearest.best();
 }
 
-// The nearest valid degrees with the methods of the wish, where no degree is higher than wished.
+// Finds the nearest valid degrees with the methods of the wish, none of them higher than wished.
 std::optional<ParallelOptions> lower_degrees(const ParallelOptions& wish, const Workload& workload) {
   Nearest nearest(wish, workload);
   const auto visit = [&](const ParallelOptions& most) {

@@ -8,7 +8,7 @@
 namespace tessera::parallel {
 namespace {
 
-// For each patch, PipeFusion's stages hand a message on; more than so many patches a stage only add such
+// For each patch, PipeFusion's stages hand a message on; more than this many patches a stage only add such
 // messages.
 constexpr int64_t kPatchesPerStage[] = {1, 2, 4};
 

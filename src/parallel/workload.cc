@@ -13,13 +13,13 @@ int64_t requested_patches(const ParallelOptions& options) {
   return std::clamp<int64_t>(options.num_pipeline_patch.value_or(1), 1, kMost);
 }
 
-// How many units can be dealt out along an axis: units of rows, or frames.
+// Returns how many units can be dealt out along an axis: units of rows, or frames.
 int64_t units_of(GridAxis axis, const Workload& workload) {
   return axis == GridAxis::kRows ? (workload.token_rows + workload.row_unit - 1) / workload.row_unit
                                  : workload.token_frames;
 }
 
-// Patches are of rows, unless only frames are enough for all ranks and patches, or frames are requested.
+// Patches consist of rows, unless only frames are enough for all ranks and patches, or frames are requested.
 GridAxis patch_axis_of(const ParallelOptions& options, const Workload& workload) {
   if (options.pipeline_patch_axis) return *options.pipeline_patch_axis;
   const int64_t needed = options.sequence_degree() * requested_patches(options);
@@ -37,8 +37,8 @@ GridAxis rank_axis_of(const ParallelOptions& options, const Workload& workload, 
                                                                                    : GridAxis::kFrames;
 }
 
-// DSP sends two activations where dividing heads sends four, so it is the default where no rank would be left
-// without work.
+// DSP sends two activations where dividing heads sends four, so it is the default if every rank then has
+// work.
 bool uses_dsp(const ParallelOptions& options, const Workload& workload, GridAxis patch_axis,
               GridAxis rank_axis) {
   if (!workload.axial_attention || options.ulysses_degree == 1) return false;

@@ -12,7 +12,7 @@
 namespace tessera::samplers {
 namespace {
 
-// Every so many of the timesteps of the distillation, from the last one down.
+// Takes timesteps of the distillation at equal distances, from the last one down.
 std::vector<int64_t> distilled_timesteps(const JsonConfig& config, int64_t train_timesteps, int64_t steps) {
   const int64_t original = config.integer("original_inference_steps", 50);
   if (original < 1 || original > train_timesteps)

@@ -11,8 +11,8 @@
 namespace tessera::samplers {
 namespace {
 
-// Whether the fresh noise has all the variance of the process, beta, instead of that given x_0. The logarithm
-// makes no difference.
+// Returns whether the fresh noise has all the variance of the process, beta, instead of that given x_0. The
+// logarithm does not change it.
 bool has_large_variance(const JsonConfig& config) {
   refuse_learned_variance(config);
   const std::string type = config.string("variance_type", "fixed_small", Null::kDefault);

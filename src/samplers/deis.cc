@@ -19,8 +19,8 @@ Conversion to_noise(Prediction prediction, const NoiseLevel& level) {
           -level.alpha * sample.output / sample.divisor / level.sigma, 1};
 }
 
-// The integrals over rho, from that of `levels.front()` to that of `target`, of the polynomials of log rho
-// through `levels`, newest first.
+// Returns the integrals over rho, from that of `levels.front()` to that of `target`, of the polynomials of
+// log rho through `levels`, newest first.
 std::vector<double> log_rho_integrals(const std::vector<NoiseLevel>& levels, const NoiseLevel& target) {
   std::vector<double> nodes;
   std::transform(levels.begin(), levels.end(), std::back_inserter(nodes),

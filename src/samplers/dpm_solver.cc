@@ -10,13 +10,13 @@
 namespace tessera::samplers {
 namespace {
 
-// The step in terms of the newest m and its divided differences: z' = z * z + m * m0 + d1 * D1 + d2 * D2 +
-// noise.
+// Gives the step in terms of the newest m and its divided differences: z' = z * z + m * m0 + d1 * D1 + d2 *
+// D2 + noise.
 struct TaylorWeights {
   double z, m, d1, d2, noise;
 };
 
-// The root of a variance, which is below 0 by a rounding error where two levels are nearly equal.
+// Returns the root of a variance, which is below 0 by a rounding error if two levels are nearly equal.
 double deviation(double variance) {
   constexpr double kRounding = 1e-6;
   return std::sqrt(variance > -kRounding ? std::max(variance, 0.0) : variance);
@@ -186,7 +186,7 @@ std::unique_ptr<Sampler> make_dpm_solver(const JsonConfig& config, const Sampler
   return std::make_unique<LinearSampler>(std::move(solver), config.where());
 }
 
-// Blocks of steps of the orders 1, 2, ..., each of which begins at the first level of its block.
+// Steps come in blocks of the orders 1, 2, ..., and each begins at the first level of its block.
 std::unique_ptr<Sampler> make_dpm_singlestep(const JsonConfig& config, const SamplerRun& run) {
   const DpmOptions options = read_dpm_options(config, /*lower_order_final=*/false);
   if (config.string("algorithm_type", "dpmsolver++") == "sde-dpmsolver")

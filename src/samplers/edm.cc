@@ -10,7 +10,7 @@
 namespace tessera::samplers {
 namespace {
 
-// What both solvers share: the noise levels, and a step without its predictor.
+// Holds what both solvers share: the noise levels, and a step without its predictor.
 struct Preconditioning {
   double sigma_min, sigma_max, sigma_data;
   Prediction prediction;
@@ -23,7 +23,7 @@ struct Preconditioning {
 
   double init_noise_sigma() const { return std::sqrt(sigma_max * sigma_max + 1); }
 
-  // From sigma_max to sigma_min; `type` is that of the computation, for diffusers' rounding.
+  // The levels go from sigma_max to sigma_min; `type` is that of the computation, for diffusers' rounding.
   std::vector<double> sigmas(const JsonConfig& config, int64_t steps, at::ScalarType type) const {
     const double rho = config.number("rho", 7);
     at::Tensor levels;

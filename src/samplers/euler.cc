@@ -24,7 +24,7 @@ LinearStep euler_step(Prediction prediction, double sigma, double end) {
   return step;
 }
 
-// The sigmas between the ends in equal steps of their logarithm, one more than there are steps.
+// Returns the sigmas between the ends in equal steps of their logarithm, one more than there are steps.
 std::vector<double> log_linear_sigmas(const TrainingSchedule& schedule, int64_t steps) {
   const at::Tensor sigmas =
       at::linspace(schedule.log_sigmas.back(), schedule.log_sigmas.front(), steps + 1, at::kFloat).exp_();

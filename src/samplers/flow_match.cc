@@ -11,8 +11,8 @@
 namespace tessera::samplers {
 namespace {
 
-// The largest and the smallest sigma of training, [1, 1/T], in float32. A fixed shift is already applied to
-// them (and once more to the sigmas between them).
+// Returns the largest and the smallest sigma of training, [1, 1/T], in float32. A fixed shift is already
+// applied to them (and once more to the sigmas between them).
 std::pair<float, float> training_range(double shift, int64_t train_timesteps) {
   const auto shifted = [&](float sigma) {
     return static_cast<float>(shift) * sigma / (1.0F + static_cast<float>(shift - 1) * sigma);
@@ -20,7 +20,7 @@ std::pair<float, float> training_range(double shift, int64_t train_timesteps) {
   return {shifted(1.0F), shifted(1.0F / static_cast<float>(train_timesteps))};
 }
 
-// Linear in the number of image tokens between two fixed points.
+// The shift is linear in the number of image tokens between two fixed points.
 double mu_of_file(const JsonConfig& config, int64_t tokens) {
   TESSERA_CHECK(tokens > 0, "the number of image tokens is not known");
   const double base_length = static_cast<double>(config.integer("base_image_seq_len", 256));
@@ -37,14 +37,14 @@ double dynamic_shift(const JsonConfig& config, const SamplerRun& run) {
   return linear ? mu : std::exp(mu);
 }
 
-// 1, (N - 1) / N, ..., 1 / N, in float32.
+// Returns 1, (N - 1) / N, ..., 1 / N, in float32.
 std::vector<double> even_sigmas(int64_t steps) {
   std::vector<double> sigmas = linspace(1, 1 / static_cast<double>(steps), steps);
   for (double& sigma : sigmas) sigma = static_cast<float>(sigma);
   return sigmas;
 }
 
-// Between the ends of training.
+// Returns sigmas between the ends of training.
 std::vector<double> training_sigmas(double shift, int64_t train_timesteps, int64_t steps) {
   const auto [largest, smallest] = training_range(shift, train_timesteps);
   const auto scale = static_cast<double>(train_timesteps);
@@ -56,7 +56,7 @@ std::vector<double> training_sigmas(double shift, int64_t train_timesteps, int64
 std::vector<double> flow_sigmas(const JsonConfig& config, int64_t train_timesteps, const SamplerRun& run) {
   const bool dynamic = config.boolean("use_dynamic_shifting", false);
   const double fixed_shift = config.number("shift", 1);
-  // diffusers' pipelines that have a rule for mu leave the levels to a file with this option.
+  // diffusers' pipelines with a rule for mu leave the levels to a file with this option.
   const bool has_own = run.mu && config.boolean("use_flow_sigmas", false);
   std::vector<double> sigmas = run.has_even_sigmas && !has_own
                                    ? even_sigmas(run.steps)

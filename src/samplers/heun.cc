@@ -37,7 +37,7 @@ class TwoStageSteps {
   }
   void limit(const std::optional<SampleLimit>& limit) { solver_.limit = limit; }
 
-  // A step from the current latents, by `stride` along the slope at `sigma`.
+  // Steps from the current latents by `stride` along the slope at `sigma`.
   void begin(double timestep, double sigma, double stride) {
     LinearStep step = slope_step(prediction_, sigma, timestep);
     step.predictor.z = 1;
@@ -65,8 +65,8 @@ class TwoStageSteps {
   LinearSolver solver_;
 };
 
-// In float32 and by logarithms as in diffusers, because a step from a large to a small sigma amplifies the
-// rounding error.
+// Levels are in float32 and by logarithms as in diffusers, because a step from a large to a small sigma
+// amplifies the rounding error.
 at::Tensor geometric_mean(const at::Tensor& a, const at::Tensor& b) {
   return a.log().lerp(b.log(), 0.5).exp();
 }

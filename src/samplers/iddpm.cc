@@ -10,7 +10,7 @@ namespace tessera::samplers {
 
 Iddpm::Iddpm(int64_t steps, int64_t num_train_timesteps) {
   TESSERA_CHECK(steps >= 1 && steps <= num_train_timesteps, "{} steps of {}", steps, num_train_timesteps);
-  // Betas rise linearly, by as much in all for any number of timesteps.
+  // Betas rise linearly, by the same total for any number of timesteps.
   const auto all = static_cast<double>(num_train_timesteps);
   const double first = 0.0001 * 1000 / all, last = 0.02 * 1000 / all;
   std::vector<double> products;
@@ -18,7 +18,7 @@ Iddpm::Iddpm(int64_t steps, int64_t num_train_timesteps) {
     const double share = num_train_timesteps == 1 ? 0 : static_cast<double>(i) / (all - 1);
     products.push_back((products.empty() ? 1 : products.back()) * (1 - first - share * (last - first)));
   }
-  // As far apart as possible, with the first and the last timestep.
+  // The timesteps are as far apart as possible and include the first and the last one.
   const double stride = steps == 1 ? 0 : (all - 1) / static_cast<double>(steps - 1);
   for (int64_t i = steps - 1; i >= 0; --i) {
     const double timestep = std::nearbyint(static_cast<double>(i) * stride);

@@ -10,8 +10,8 @@
 namespace tessera::samplers {
 namespace {
 
-// The integrals from nodes[0] to `end` of the polynomials through the nodes. They are exact; diffusers
-// integrates numerically.
+// Returns the integrals from nodes[0] to `end` of the polynomials through the nodes. They are exact;
+// diffusers integrates numerically.
 std::vector<double> lagrange_integrals(const std::vector<double>& nodes, double end) {
   std::vector<double> integrals;
   for (const std::vector<double>& polynomial : lagrange_polynomials(nodes)) {

@@ -104,7 +104,7 @@ void read_value(const JsonConfig& options, const OptionInfo& info) {
   }
 }
 
-// As diffusers' users write them.
+// Values are written as diffusers' users write them.
 const std::map<std::string, Json> kPythonWords = {{"True", true}, {"False", false}, {"None", nullptr}};
 
 Json read_json_or_word(const std::string& text) {
@@ -129,10 +129,10 @@ auto find_option(const std::string& name) {
 
 const std::array<std::string, 4> kPredictionNames = {"epsilon", "sample", "v_prediction", "flow_prediction"};
 
-// Names the options that the file lacks; diffusers' key for the same.
+// Names the options that the file lacks although diffusers has a key for the same.
 constexpr const char* kAbsentKeys = "_use_default_values";
 
-// Options of schedulers that do not run here, and those that older releases wrote.
+// Lists options of schedulers that do not run here, and those that older releases wrote.
 constexpr std::array<std::string_view, 8> kOtherOptions = {
     "clip_denoised", "noise_sampler_seed", "predict_epsilon", "quantization_config",
     "s_noise",       "snr_shift_scale",    "tensor_format",   "timestep_values",

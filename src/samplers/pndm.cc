@@ -12,7 +12,8 @@
 namespace tessera::samplers {
 namespace {
 
-// Adams-Bashforth weights of the latest outputs, newest first: as many as are known, at most four.
+// Returns the Adams-Bashforth weights of the latest outputs, newest first: as many as are known, at most
+// four.
 std::vector<double> multistep_weights(size_t known) {
   switch (known) {
     case 1:
@@ -102,7 +103,7 @@ class Evaluations {
     const std::vector<double> weights = multistep_weights(outputs_.size());
     std::vector<double> outputs;
     for (size_t k = 0; k < weights.size(); ++k) {
-      // Evaluations that the method does not use lie between those that it uses.
+      // These evaluations, which the method does not use, lie between those that it uses.
       outputs.resize(static_cast<size_t>(index() - outputs_[outputs_.size() - 1 - k]) + 1, 0);
       outputs.back() = weights[k];
     }

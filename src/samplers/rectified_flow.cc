@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kClip = 17, kLatents = 5;  // frames of a clip, and of its latents
 
-// How many frames of latents a video counts for here: those of its whole clips.
+// Returns how many frames of latents a video counts for here: those of its whole clips.
 int64_t counted_latent_frames(int64_t frames) {
   return frames == 1 ? 1 : frames / kClip * kLatents;
 }
@@ -19,7 +19,7 @@ int64_t counted_latent_frames(int64_t frames) {
 
 RectifiedFlow::RectifiedFlow(const RectifiedFlowOptions& options) : num_timesteps_(options.num_timesteps) {
   TESSERA_CHECK(options.steps > 0 && num_timesteps_ > 0, "{} steps of {}", options.steps, num_timesteps_);
-  // The public code would divide nothing by nothing.
+  // The public code would divide zero by zero.
   if (options.use_timestep_transform && counted_latent_frames(options.num_frames) == 0)
     usage_error(
         field("num_frames"),
@@ -35,7 +35,7 @@ RectifiedFlow::RectifiedFlow(const RectifiedFlowOptions& options) : num_timestep
     if (options.use_discrete_timesteps) t = std::nearbyint(t);
     if (options.use_timestep_transform) {
       const float u = t / all;
-      // For ratios below a half, rounding may lift the first one above `all`, where no mask would reach it.
+      // For ratios below a half, rounding may lift the first one above `all`, where masks would not reach it.
       t = std::min(ratio * u / (1.0F + (ratio - 1.0F) * u) * all, all);
     }
     timesteps_.push_back(t);
@@ -51,7 +51,7 @@ at::Tensor RectifiedFlow::step(const at::Tensor& model_output, int64_t index, co
   return z + model_output * (time(index) - time(index + 1));
 }
 
-// In fp32: at the first step a mask of 1 is compared with a timestep that equals it.
+// The comparison is in fp32: at the first step a mask of 1 is compared with a timestep that equals it.
 FrameMasks RectifiedFlow::masks(const at::Tensor& mask, int64_t index) const {
   const auto denoised = [&](int64_t at) {
     return mask * static_cast<float>(num_timesteps_) >=

@@ -40,7 +40,7 @@ SaOptions read_sa_options(const JsonConfig& config) {
   return options;
 }
 
-// The integrals of v^k e^(rate v) between the ends, k < count.
+// Returns the integrals of v^k e^(rate v) between the ends, for k < count.
 std::vector<double> exponential_integrals(double rate, double begin, double end, size_t count) {
   std::vector<double> integrals = {(std::exp(rate * end) - std::exp(rate * begin)) / rate};
   for (size_t k = 1; k < count; ++k) {
@@ -52,8 +52,8 @@ std::vector<double> exponential_integrals(double rate, double begin, double end,
   return integrals;
 }
 
-// The step from levels[to - 1] to levels[to], with tau = 1 if it is `stochastic`, else 0. The history of the
-// corrector begins with the m at levels[to], that of the predictor with the m at levels[to - 1].
+// Returns the step from levels[to - 1] to levels[to], with tau = 1 if it is `stochastic`, else 0. The history
+// of the corrector begins with the m at levels[to], that of the predictor with the m at levels[to - 1].
 Combination sa_step(const SaOptions& options, const std::vector<NoiseLevel>& levels, int64_t to,
                     int64_t order, bool stochastic, bool corrector) {
   const auto level = [&](int64_t i) -> const NoiseLevel& { return levels[static_cast<size_t>(i)]; };

@@ -14,7 +14,7 @@
 namespace tessera::samplers {
 namespace {
 
-// By their names in lower case with dashes, without "k-" and "-gpu", and with "dpm++" for "dpmpp".
+// Names are compared in lower case with dashes, without "k-" and "-gpu", and with "dpm++" for "dpmpp".
 const std::map<std::string, std::string> kOtherNames = {{"dpm++-2m", "dpm++"},
                                                         {"dpm++-2m-sde", "dpm++-sde"},
                                                         {"dpm++-2s", "dpm++-singlestep"},
@@ -47,8 +47,8 @@ std::pair<std::string, std::string> split_levels(const std::string& name) {
 }
 
 // Translates a sampler's name in web UIs and ComfyUI ("DPM++ 2M Karras", "dpmpp_2m_karras", "k_euler_a") into
-// the one that a sampler has here, as the table of diffusers' documentation does ("Schedulers"); a name that
-// means nothing there stays as it is, but for its spelling.
+// the one that a sampler has here, as the table of diffusers' documentation does ("Schedulers"). A name that
+// is unknown there keeps its meaning and only changes its spelling.
 std::string translated_name(std::string name) {
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char letter) {
     return letter == ' ' || letter == '_' ? '-' : static_cast<char>(std::tolower(letter));
@@ -71,14 +71,14 @@ struct Row {
   // diffusers' DDIM clips, which suits pixels but not latents, and its PNDM warms up with 12 evaluations of
   // the model, which no released latent model does.
   Json defaults = Json::object();
-  // The values of options that the file lacks, where this class has others in diffusers than most.
+  // Holds the values of options that the file lacks, if diffusers has other ones in this class than in most.
   Json class_defaults = Json::object();
   bool takes_sigmas = false;  // SamplerRun::has_even_sigmas
 };
 
 constexpr int64_t kMaxTrainTimesteps = 1'000'000;
 
-// All samplers. A class may have several short names; the first row has the plain class.
+// Lists all samplers. A class may have several short names; the first row has the plain class.
 const std::vector<Row>& rows() {
   const Json latent_betas = {{"beta_start", 0.00085}, {"beta_end", 0.012}};
   const Json scaled_betas = {
@@ -128,7 +128,7 @@ std::vector<std::string> short_names() {
   return names;
 }
 
-// A sampler by its name.
+// Describes a sampler by its name.
 struct Choice {
   const Row* row = nullptr;  // none of an unknown name
   bool is_short = false;
@@ -150,7 +150,7 @@ Choice find_choice(const std::string& name) {
   return {};
 }
 
-// The short names, those that take an ending for noise levels with it.
+// Returns the short names, those that take an ending for noise levels with it.
 std::string known_names() {
   std::vector<std::string> names;
   for (const Row& row : rows()) {
@@ -168,12 +168,12 @@ std::string known_names() {
               meant.empty() ? "" : fmt::format("did you mean {}? ", meant), known_names());
 }
 
-// Whether a model whose file is of this class expects the noise of flow matching.
+// Returns whether a model whose file is of this class expects the noise of flow matching.
 bool is_made_for_flow(const JsonConfig& config, const std::string& class_name) {
   return class_name.starts_with("FlowMatch") || config.boolean("use_flow_sigmas", false);
 }
 
-// Whether this sampler gives it such noise.
+// Returns whether this sampler gives the model such noise.
 bool runs_as_flow(const JsonConfig& config, const std::string& class_name) {
   return class_name.starts_with("FlowMatch") ||
          (has_option(class_name, "use_flow_sigmas") && config.boolean("use_flow_sigmas", false));
@@ -206,7 +206,8 @@ std::unique_ptr<Sampler> make_with_steps(const Row& row, const JsonConfig& confi
               fewer.steps, row.name.short_name, origin, run.steps);
 }
 
-// Of samplers to which a pipeline hands noise levels. `name` is the user's, if the sampler is not the file's.
+// Handles samplers to which a pipeline hands noise levels. `name` is the user's, if the sampler is not the
+// file's.
 void require_sigmas(const Row& row, const std::optional<std::string>& name, const std::string& where) {
   if (row.takes_sigmas) return;
   std::vector<std::string> others;
@@ -220,7 +221,8 @@ void require_sigmas(const Row& row, const std::optional<std::string>& name, cons
   input_error(where, "{}; give {} {}", words, field("scheduler"), can);
 }
 
-// The file's options as the chosen sampler takes them, with those of the run in their place.
+// Returns the file's options as the chosen sampler takes them, replaced by those of the run where it has
+// some.
 Json effective_options(const JsonConfig& config, const Choice& choice, bool keeps_pipeline_defaults,
                        const Json& given) {
   const Row& row = *choice.row;
@@ -246,7 +248,7 @@ Json effective_options(const JsonConfig& config, const Choice& choice, bool keep
   return options;
 }
 
-// Whether this error is the file's, which gives it without the options of the run as well.
+// Returns whether this error is the file's, which then also occurs without the options of the run.
 bool is_of_file(const Error& error, const Row& row, const JsonConfig& file, const SamplerRun& run) {
   try {
     make_with_steps(row, file, run, "");

@@ -30,7 +30,7 @@ at::Tensor cosine_betas(int64_t count) {
   return at::tensor(betas, at::kFloat);
 }
 
-// [T], fp32.
+// Betas are [T], in fp32.
 at::Tensor read_betas(const JsonConfig& config) {
   const int64_t count = config.integer("num_train_timesteps", 1000);
   if (config.has("trained_betas")) {
@@ -79,7 +79,7 @@ std::vector<double> exponential_sigmas(double sigma_max, double sigma_min, int64
   return sigmas;
 }
 
-// Integral of x^(a-1) (1-x)^(a-1) from 0 to x <= 1/2, as a power series.
+// Computes the integral of x^(a-1) (1-x)^(a-1) from 0 to x <= 1/2, as a power series.
 double incomplete_beta(double a, double x) {
   double sum = 0;
   double factor = 1;  // (1-a)(2-a)...(n-a) x^n / n!
@@ -90,7 +90,7 @@ double incomplete_beta(double a, double x) {
   return std::pow(x, a) * sum;
 }
 
-// The x at which the Beta(a, a) distribution function, symmetric about 1/2, reaches `probability`.
+// Returns the x at which the Beta(a, a) distribution function, symmetric about 1/2, reaches `probability`.
 double beta_quantile(double a, double probability) {
   if (probability > 0.5) return 1 - beta_quantile(a, 1 - probability);
   const double target = 2 * probability * incomplete_beta(a, 0.5);
@@ -109,7 +109,7 @@ std::vector<double> beta_sigmas(double sigma_max, double sigma_min, int64_t step
   return sigmas;
 }
 
-// The place of log(sigma) in rising logarithms.
+// Returns the place of log(sigma) in rising logarithms.
 template <typename Real>
 Real interpolated_index(const std::vector<float>& log_sigmas, Real sigma) {
   if (log_sigmas.size() == 1) return 0;

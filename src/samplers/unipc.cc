@@ -63,8 +63,8 @@ std::vector<double> solve_rho(const std::vector<double>& ratios, double hh, doub
   return {rho.const_data_ptr<double>(), rho.const_data_ptr<double>() + count};
 }
 
-// The step from levels[to - 1] to levels[to]. The predictor's history is m0 (at levels[to - 1]), m1, ...; the
-// corrector's has the m at levels[to] before them.
+// Returns the step from levels[to - 1] to levels[to]. The predictor's history is m0 (at levels[to - 1]), m1,
+// ...; the corrector's has the m at levels[to] before them.
 Combination uni_step(const UniOptions& options, const std::vector<NoiseLevel>& levels, int64_t to,
                      int64_t order, bool corrector) {
   const auto level = [&](int64_t i) -> const NoiseLevel& { return levels[static_cast<size_t>(i)]; };

@@ -14,8 +14,8 @@ namespace {
 
 constexpr int64_t kMaxTimesteps = 1'000'000;
 
-// Those of the published classes. A request has its own number of steps and guidance scale; others are for
-// training.
+// These are the options of the published classes. A request has its own number of steps and guidance scale;
+// other options are for training.
 constexpr std::array<std::string_view, 9> kFlowOptions = {
     "_class_name",   "num_sampling_steps",     "num_timesteps", "cfg_scale", "use_discrete_timesteps",
     "sample_method", "use_timestep_transform", "loc",           "scale"};
@@ -38,7 +38,7 @@ int64_t read_timesteps(const JsonConfig& config, const char* key, const VideoSam
 }
 
 std::unique_ptr<VideoSampler> make_iddpm(const JsonConfig& config, const VideoSamplerRun& run) {
-  // Which channels are guided is what STDiT2::guide() does.
+  // STDiT2::guide() decides which channels are guided.
   constexpr int64_t kGuided = 3;
   warn_of_unknown(config, kDdpmOptions);
   if (config.integer("cfg_channel", kGuided) != kGuided) config.refuse("cfg_channel", "only 3 can run here");

@@ -33,7 +33,7 @@ uint64_t pair_key(int64_t left, int64_t right) {
   return static_cast<uint64_t>(left) << 32 | static_cast<uint64_t>(right);
 }
 
-// A possible merge. Of those with the same rank, the leftmost comes first.
+// Holds a possible merge. Of those with the same rank, the leftmost comes first.
 struct Candidate {
   int64_t rank;
   ptrdiff_t position;

@@ -30,7 +30,7 @@ void set_token(std::vector<AddedToken>& tokens, const AddedToken& token) {
   }
 }
 
-// Adds the tokens that are not there yet; of two with the same text the later one counts. With `raw`,
+// Adds the tokens that are not there yet; of two with the same text, the later one counts. With `raw`,
 // existing tokens too are matched in the raw text from now on.
 void add_special_tokens(const std::vector<AddedToken>& special, bool raw, std::vector<AddedToken>& tokens) {
   const std::vector<AddedToken> saved = tokens;
@@ -43,7 +43,7 @@ void add_special_tokens(const std::vector<AddedToken>& special, bool raw, std::v
   }
 }
 
-// transformers writes 1e30 if there is no limit.
+// transformers writes 1e30 if the length is not limited.
 int64_t parse_max_length(const JsonConfig& config) {
   const auto largest = static_cast<double>(kNoMaxLength);
   const double length = config.number("model_max_length", largest, Null::kDefault);
@@ -51,7 +51,7 @@ int64_t parse_max_length(const JsonConfig& config) {
   return static_cast<int64_t>(std::min(length, largest));
 }
 
-// Parses the options that a class or a tokenizer.json has besides tokens and merges.
+// Parses the options that a class or a tokenizer.json has in addition to tokens and merges.
 BpeOptions parse_bpe_options(const JsonConfig& model) {
   const std::string type = model.string("type", "BPE", Null::kDefault);
   if (type != "BPE") input_error(model.where(), "a tokenizer of type {}; BPE is needed", type);
@@ -105,7 +105,7 @@ BpeTokenizerFiles read_vocabulary_and_merges(const fs::path& folder) {
   return files;
 }
 
-// transformers/models/clip/tokenization_clip.py, qwen2/tokenization_qwen2.py
+// See transformers/models/clip/tokenization_clip.py and qwen2/tokenization_qwen2.py.
 constexpr TokenizerClass kClasses[] = {
     {.name = "CLIPTokenizer",
      .description = R"json({

@@ -17,7 +17,7 @@ namespace {
 // Some rules and the reading of damaged markup take a time that grows with the square of the length.
 constexpr size_t kMaxBytes = 16'384;
 
-// Before markup is removed.
+// These rules apply before markup is removed.
 constexpr RegexRule kLinkRules[] = {
     {"<person>", u"person"},
     {R"(\b(?:https?:(?:/{1,3}|[a-zA-Z0-9%])|)"
@@ -28,7 +28,7 @@ constexpr RegexRule kLinkRules[] = {
      u""},
 };
 
-// Between the removal of markup and the splitting of names with many dashes.
+// These apply between the removal of markup and the splitting of names with many dashes.
 constexpr RegexRule kSignRules[] = {
     {R"(@\w+\b)", u""},            // nicknames
     {R"([\u31c0-\u9fff]+)", u""},  // from CJK strokes to CJK unified ideographs
@@ -45,7 +45,7 @@ constexpr RegexRule kSignRules[] = {
     {R"(#\d{1,3}\b)", u""},
     {R"(#\d{5,}\b)", u""},
     {R"(\b\d{6,}\b)", u""},
-    // A file name begins where the word does. Without the first condition each of its characters would be
+    // A file name begins where the word does. Without the first condition, each of its characters would be
     // tried.
     {R"((?<!\S)\S+\.(?:png|jpg|jpeg|bmp|webp|eps|pdf|apk|mp4))", u""},
     {R"(["']{2,})", u"\""},
@@ -54,7 +54,7 @@ constexpr RegexRule kSignRules[] = {
     {R"(\s+\.\s+)", u" "},
 };
 
-// After the repair of characters.
+// These rules apply after the repair of characters.
 constexpr RegexRule kWordRules[] = {
     {R"(\b[a-zA-Z]{1,3}\d{3,15}\b)", u""},
     {R"(\b[a-zA-Z]+\d+[a-zA-Z]+\b)", u""},
@@ -77,7 +77,7 @@ constexpr RegexRule kWordRules[] = {
     {R"(\s+$)", u""},
 };
 
-// The value of a hexadecimal digit, or -1.
+// Returns the value of a hexadecimal digit, or -1.
 int hex_value(char digit) {
   if (digit >= '0' && digit <= '9') return digit - '0';
   if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
@@ -85,7 +85,7 @@ int hex_value(char digit) {
   return -1;
 }
 
-// urllib.parse.unquote_plus(). Bytes that are not UTF-8 become U+FFFD.
+// Does what urllib.parse.unquote_plus() does. Bytes that are not UTF-8 become U+FFFD.
 std::string decode_percent(std::string_view text) {
   std::string bytes;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -102,7 +102,7 @@ std::string decode_percent(std::string_view text) {
   return icu::UnicodeString::fromUTF8(bytes).toUTF8String(decoded);
 }
 
-// Names like this-is-my-cute-cat.
+// Splits names like this-is-my-cute-cat.
 icu::UnicodeString split_names(icu::UnicodeString text) {
   int dashes = 0;
   for (int32_t i = 0; i < text.length(); ++i) dashes += text[i] == u'-' || text[i] == u'_';
@@ -110,7 +110,7 @@ icu::UnicodeString split_names(icu::UnicodeString text) {
   return text;
 }
 
-// The bytes of Windows-1252 of `text`, with 0 for other characters and ASCII.
+// Returns the bytes of Windows-1252 of `text`, with 0 for other characters and ASCII.
 std::string high_bytes(const icu::UnicodeString& text) {
   std::string bytes;
   for (int32_t i = 0; i < text.length(); ++i) {
@@ -123,8 +123,8 @@ std::string high_bytes(const icu::UnicodeString& text) {
   return bytes;
 }
 
-// Whether the text seems to be UTF-8 that was read as Windows-1252 ("Ã©" for "é"). Of the letters of two
-// bytes only Latin and Cyrillic ones count: the others begin like capitals before punctuation.
+// Returns whether the text seems to be UTF-8 that was read as Windows-1252 ("Ã©" for "é"). Of the letters of
+// two bytes only Latin and Cyrillic ones count: the others begin like capitals before punctuation.
 bool seems_misdecoded(std::string_view caption) {
   const std::string bytes = high_bytes(icu::UnicodeString::fromUTF8(caption));
   for (size_t i = 0; i < bytes.size(); ++i) {

@@ -21,7 +21,7 @@ constexpr ChatTemplate kQwen3Template = {.before = "<|im_start|>user\n",
                                          .after = "<|im_end|>\n<|im_start|>assistant\n",
                                          .without_thinking = "<think>\n\n</think>\n\n"};
 
-// What Qwen3's template says of turns without tools, for models of one's own.
+// This is what Qwen3's template gives for turns without tools, for models of one's own.
 constexpr std::string_view kPlainTurns =
     "{% for message in messages %}"
     R"({{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }})"
@@ -31,8 +31,8 @@ constexpr std::string_view kPlainTurns =
     R"({{ '<think>\n\n</think>\n\n' }})"
     "{% endif %}{% endif %}";
 
-// Lengths and hashes of the templates of published models: those of Qwen3 of April 2025, and of May 2025 and
-// later, which the models of FLUX.2 klein have.
+// Holds lengths and hashes of the templates of published models: those of Qwen3 of April 2025, and of May
+// 2025 and later, which the models of FLUX.2 klein have.
 struct KnownTemplate {
   size_t bytes;
   std::string_view hash;
@@ -71,7 +71,7 @@ TemplateFile find_template(const fs::path& folder) {
   return {config.string("chat_template"), config.where()};
 }
 
-// As Jinja reads it: ends of lines are "\n", and one at the end of the text does not count.
+// Reads the text as Jinja does: line ends are "\n", and one at the end of the text does not count.
 std::string as_jinja_reads(std::string_view text) {
   std::string lines;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -11,7 +11,7 @@ namespace tessera::text {
 // What a template makes of one turn of the user, with the beginning of the answer behind it.
 struct ChatTemplate {
   std::string_view before, after;
-  // Further behind where the model is told not to think: transformers' enable_thinking is false.
+  // This follows if the model is asked not to think: transformers' enable_thinking is false.
   std::string_view without_thinking;
 
   std::string user_turn(std::string_view prompt, bool enable_thinking) const;

@@ -42,10 +42,10 @@ bool is_ascii_space(const icu::UnicodeString& text) {
   return true;
 }
 
-// The strings of an HTML document, joined as BeautifulSoup joins them for its property `text`.
+// Collects the strings of an HTML document and joins them as BeautifulSoup does for its property `text`.
 class HtmlStrings {
  public:
-  // What a reader of the markup finds, in order. Names are in lower case.
+  // A reader of the markup calls these for what it finds, in order. Names are in lower case.
   void start_tag(const icu::UnicodeString& name);
   void empty_tag();  // <name/>
   void end_tag(const icu::UnicodeString& name);
@@ -122,8 +122,8 @@ void HtmlStrings::end_string(bool may_hide) {
 
 constexpr int32_t kUnfinished = -1;
 
-// The loops of tags are possessive: a tag's form leaves nothing to try again, and ICU would keep a state for
-// each character.
+// The loops of tags are possessive: the form of a tag does not leave alternatives to try, and ICU would keep
+// a state for each character.
 struct Patterns {
   PythonRegex start_tag{R"(<[a-zA-Z][^\t\n\r\f />\u0000]*+)"
                         R"((?:[\s/]*+(?:(?<=['"\s/])[^\s/>][^\s/=>]*+)"
@@ -185,7 +185,7 @@ class Reader {
   bool stands(const char16_t* text) const {
     return markup_.compare(position_, icu::UnicodeString(text).length(), text) == 0;
   }
-  // Takes as invisible all up to the next '>'.
+  // Skips everything up to the next '>' as invisible.
   int32_t skip_to_angle(int32_t from) {
     const int32_t end = markup_.indexOf(u'>', from);
     if (end < 0) return kUnfinished;
@@ -252,7 +252,7 @@ int32_t Reader::take_tag() {
   return position_ + 1;
 }
 
-// Where the start tag at the position seems to end, which need not be at a '>'.
+// Returns where the start tag at the position seems to end, which need not be at a '>'.
 int32_t Reader::find_tag_end() const {
   const int32_t end = patterns().start_tag.match(markup_, position_)->end;
   if (end == markup_.length()) return kUnfinished;
@@ -340,7 +340,7 @@ int32_t Reader::take_section() {
   return end->end;
 }
 
-// Takes the reference at a "&#". Like html.parser, stops at one that is not well-formed.
+// Takes the reference at a "&#". Like html.parser, it stops at one that is not well-formed.
 bool Reader::take_number() {
   const auto match = patterns().number.match(markup_, position_);
   if (!match) {

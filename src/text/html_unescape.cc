@@ -21,7 +21,7 @@ std::string to_utf8(const icu::UnicodeString& text) {
   return text.toUTF8String(result);
 }
 
-// The numbers that html.unescape() drops.
+// html.unescape() drops these numbers.
 bool is_dropped(UChar32 character) {
   return (character >= 0x01 && character <= 0x08) || character == 0x0b ||
          (character >= 0x0e && character <= 0x1f) || character == 0x7f || U_IS_UNICODE_NONCHAR(character);
@@ -55,7 +55,7 @@ icu::UnicodeString decode_reference(const icu::UnicodeString& reference) {
   return content[0] == '#' ? decode_number(std::string_view(content).substr(1)) : decode_name(content);
 }
 
-// Decodes &NAME; or &#number; where that is clear.
+// Decodes &NAME; or &#number; if it is unambiguous.
 std::optional<icu::UnicodeString> decode_clear_reference(const icu::UnicodeString& reference) {
   const icu::UnicodeString decoded = decode_reference(reference);
   if (reference[0] == u'#') {

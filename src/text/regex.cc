@@ -10,7 +10,7 @@
 namespace tessera::text {
 namespace {
 
-// In ICU's unit of about 10,000 steps.
+// The limit is in ICU's unit of about 10,000 steps.
 constexpr int32_t kMaxTime = 10'000, kMaxPythonTime = 20'000;
 
 // Returns an ICU pattern that matches `text` literally.
@@ -36,7 +36,7 @@ class PatternReader {
   }
 
  private:
-  // A member of a set.
+  // Holds a member of a set.
   struct Member {
     std::string text;
     bool is_character;  // a single one, which may be an end of a range
@@ -86,7 +86,7 @@ class PatternReader {
     return std::string(take(1));
   }
 
-  // {2}, {2,} or {2,3}
+  // Takes {2}, {2,} or {2,3}.
   std::string interval() {
     const size_t end = rest().find('}');
     const std::string_view bounds = rest().substr(1, end == std::string_view::npos ? 0 : end - 1);
@@ -94,7 +94,7 @@ class PatternReader {
     const bool valid = comma > 0 && bounds.find_first_not_of("0123456789") >= comma &&
                        bounds.find_first_not_of("0123456789", comma + 1) == std::string_view::npos;
     const std::string_view after = valid ? rest().substr(end + 1) : "";
-    // A following sign makes it lazy or possessive in ICU's syntax only.
+    // A following sign only makes it lazy or possessive in ICU's syntax.
     if (!valid || after.starts_with('?') || after.starts_with('+')) fail("{");
     return std::string(take(end + 1));
   }
@@ -146,12 +146,12 @@ class PatternReader {
   size_t position_ = 0;
 };
 
-// str.isalnum() of Python and the underscore. ICU's own \w has marks and lacks most numbers.
+// This is str.isalnum() of Python and the underscore. ICU's own \w has marks and lacks most numbers.
 constexpr std::string_view kPythonWord = R"(\p{L}\p{N}_)";
-// str.isspace(). ICU's own \s lacks the separators of ASCII.
+// This is str.isspace(). ICU's own \s lacks the separators of ASCII.
 constexpr std::string_view kPythonSpace = R"(\p{Z}\t-\r\u001c-\u001f\u0085)";
 
-// What a letter after a backslash stands for in ICU's syntax, or nothing if it means the same there.
+// Returns what a letter after a backslash stands for in ICU's syntax, or nothing if it means the same there.
 std::string class_of(char letter) {
   switch (letter) {
     case 'w':
@@ -278,7 +278,7 @@ icu::UnicodeString PythonRegex::replace_all(const icu::UnicodeString& text,
   UErrorCode status = U_ZERO_ERROR;
   const auto matcher = this->matcher(text);
   icu::UnicodeString result;
-  // RegexMatcher::replaceAll() takes a search that fails for one that finds nothing.
+  // RegexMatcher::replaceAll() treats a search that fails as one that does not find anything.
   while (matcher->find(status)) matcher->appendReplacement(result, replacement, status);
   require_success(status);
   matcher->appendTail(result);

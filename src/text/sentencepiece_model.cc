@@ -10,16 +10,16 @@
 namespace tessera::text {
 namespace {
 
-// Field numbers of sentencepiece_model.proto.
+// These are field numbers of sentencepiece_model.proto.
 constexpr uint64_t kModelPieces = 1, kModelTrainerSpec = 2, kModelNormalizerSpec = 3;
 constexpr uint64_t kPieceText = 1, kPieceScore = 2, kPieceType = 3;
 constexpr uint64_t kTrainerModelType = 3;
 constexpr uint64_t kNormalizerCharsmap = 2;
-// Values of these fields.
+// These are values of these fields.
 constexpr uint64_t kUnigram = 1;
 constexpr uint64_t kControl = 3, kUserDefined = 4;
 
-// One field of a message. `varint` or `bytes` holds its payload, depending on the wire type.
+// Holds one field of a message. `varint` or `bytes` holds its payload, depending on the wire type.
 struct Field {
   uint64_t number = 0;
   uint64_t varint = 0;
@@ -113,7 +113,7 @@ std::string find_charsmap(const Json& normalizer, const std::string& where) {
 // Longer graphemes are never looked up as a whole.
 constexpr size_t kMaxGraphemeBytes = 5;
 
-// The fields of one unit of the double array.
+// Reads the fields of one unit of the double array.
 bool has_leaf(uint32_t unit) {
   return ((unit >> 8) & 1U) != 0;
 }
@@ -127,7 +127,7 @@ uint32_t offset(uint32_t unit) {
   return (unit >> 10) << ((unit & 0x200U) >> 6);
 }
 
-// Whether a byte of UTF-8 is not the first of a character.
+// Returns whether a byte of UTF-8 continues a character.
 bool is_continuation(char byte) {
   return (static_cast<unsigned char>(byte) & 0xc0U) == 0x80U;
 }

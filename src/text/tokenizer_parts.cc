@@ -57,7 +57,7 @@ std::array<std::string, 256> make_byte_characters() {
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// A match, or the text between two matches.
+// Holds a match, or the text between two matches.
 struct Part {
   size_t begin, end;
   bool delimits;
@@ -75,15 +75,15 @@ std::vector<Part> find_parts(const Regex& pattern, bool inverted, std::string_vi
   return parts;
 }
 
-// ["</s>", 2]
+// The text of the special token and its id are a pair such as ["</s>", 2].
 int64_t parse_token_id(const JsonConfig& part, const std::string& key) {
   const bool pair = part.has(key) && part.values()[key].is_array() && part.values()[key].size() == 2;
   if (!pair || !part.values()[key][1].is_number_integer()) part.fail(key, "an array of a token and its id");
   return part.values()[key][1].get<int64_t>();
 }
 
-// {"single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids":
-// [1]}}}
+// A template looks like {"single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}],
+// "special_tokens": {"<s>": {"ids": [1]}}}.
 SurroundingIds parse_template(const JsonConfig& part) {
   if (!part.has("single") || !part.values()["single"].is_array()) part.fail("single", "an array");
   SurroundingIds ids;
@@ -222,7 +222,7 @@ void PreTokenizer::Split::operator()(std::string_view text, std::vector<std::str
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool delimits = parts[i].delimits;
     const bool same = i > 0 && parts[i - 1].delimits == delimits;
-    // Whether this part starts a new piece.
+    // Says whether this part starts a new piece.
     bool begins = true;
     if (behavior == Behavior::kMergedWithPrevious) begins = !delimits || same;
     if (behavior == Behavior::kMergedWithNext) begins = delimits || i == 0 || !parts[i - 1].delimits;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kUnknownPenalty = 10.0;  // below the least likely piece
 
-// The best segmentation of the text up to one position: its score and its last piece.
+// Holds the best segmentation of the text up to one position: its score and its last piece.
 struct Best {
   double score = 0;
   std::optional<size_t> start;

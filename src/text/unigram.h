@@ -1,5 +1,5 @@
-// The Unigram segmentation: the pieces whose scores (log-probabilities) have the largest sum. Kudo, "Subword
-// Regularization", 2018 (https://arxiv.org/abs/1804.10959), section 3.2.
+// Finds the Unigram segmentation: the pieces whose scores (log-probabilities) have the largest sum. See Kudo,
+// "Subword Regularization", 2018 (https://arxiv.org/abs/1804.10959), section 3.2.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ struct Conversion {
   int flags;
 };
 
-// A scaler that is configured but not ready, or bad_alloc.
+// Returns a scaler that is configured but not ready, or throws bad_alloc.
 Scaler configured(const Conversion& conversion) {
   auto scaler = owned<Scaler>(sws_alloc_context());
   const auto set = [&](const char* name, int64_t value) { av_opt_set_int(scaler.get(), name, value, 0); };

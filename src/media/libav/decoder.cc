@@ -18,7 +18,7 @@ extern "C" {
 namespace tessera::media {
 namespace {
 
-// Kinds that hold all that they show: a playlist could name other files, or a place in a network.
+// These formats hold all that they show, whereas a playlist could name other files or a place in a network.
 constexpr const char* kStills = "png_pipe,jpeg_pipe,webp_pipe";
 constexpr const char* kVideos = "mov,mp4,matroska,webm,avi,gif,apng";
 constexpr const char* kReadable = "PNG, JPEG, WebP, GIF, MP4, MOV, WebM, MKV and AVI";
@@ -32,7 +32,7 @@ int refuse_to_open(AVFormatContext*, AVIOContext**, const char*, int, AVDictiona
 }
 
 void check(int code, const std::string& where) {
-  // Damaged tables have lengths that no memory holds.
+  // Damaged tables hold lengths that exceed any memory.
   if (code == AVERROR(ENOMEM)) input_error(where, "needs more memory than there is, or is damaged");
   if (code < 0) input_error(where, "cannot be read as an image or video: {}", libav_reason(code));
 }
@@ -61,8 +61,8 @@ Opened open_demuxer(const SourceReader& reader, const std::string& where) {
   return {.demuxer = Demuxer(made), .is_still = is_still};
 }
 
-// The matrix of a track takes (x, y) to (a x + c y, b x + d y), in numbers of 16 bits after the point. One
-// that turns by no multiple of 90 degrees counts as the nearest that does.
+// The matrix of a track takes (x, y) to (a x + c y, b x + d y), in numbers with 16 bits after the point. If
+// it does not turn by a multiple of 90 degrees, the nearest one counts.
 Orientation orientation_of(const AVStream& stream) {
   constexpr size_t kNumbers = 9;
 #if LIBAVFORMAT_VERSION_MAJOR >= 61
@@ -104,7 +104,7 @@ class LibavDecoder : public Decoder {
     const AVRational rate = stream.avg_frame_rate.num > 0 ? stream.avg_frame_rate : stream.r_frame_rate;
     if (!is_still_ && rate.num > 0 && rate.den > 0) fps = av_q2d(rate);
     orientation = orientation_of(stream);
-    // Browsers show animations with square pixels, whatever those say, as they show images.
+    // Browsers show animations with square pixels, as they show images, whatever the animations say.
     const bool is_animation = codec_->codec_id == AV_CODEC_ID_GIF || codec_->codec_id == AV_CODEC_ID_APNG;
     const AVRational aspect =
         av_guess_sample_aspect_ratio(demuxer_.get(), demuxer_->streams[stream_], frame_.get());
@@ -128,7 +128,7 @@ class LibavDecoder : public Decoder {
  private:
   void find_stream();
   void open_codec();
-  // Decodes a frame. Returns whether there was one.
+  // Decodes a frame. Returns whether one was left.
   bool receive();
   Image convert() { return (*to_rgb_)(*frame_); }
   void feed();
@@ -188,7 +188,7 @@ void LibavDecoder::open_codec() {
   to_rgb_.emplace(is_still_);
 }
 
-// Hands the next packet of the track to the codec, or tells it that there is none.
+// Hands the next packet of the track to the codec, or signals the end of the packets.
 void LibavDecoder::feed() {
   while (true) {
     av_packet_unref(packet_.get());

@@ -21,13 +21,13 @@ struct Encoding {
   const char* encoder;
   const char* encoder_options;
   AVPixelFormat pixels;
-  // libav goes back in the file when it ends, so that no byte of it is known before. Else bytes come with the
-  // frames.
+  // In these formats libav goes back in the file at its end, so that its bytes are not known before. In
+  // others, bytes come with the frames.
   bool is_seekable;
 };
 
-// Without the tree of macroblocks: with AVX-512, x264 164 reads memory for it that it has not set, where a
-// frame is 4 or 6 macroblocks wide, so that the same frames gave different files.
+// The tree of macroblocks is off: with AVX-512, x264 164 reads memory for it that it has not set if a frame
+// is 4 or 6 macroblocks wide, so that the same frames gave different files.
 constexpr Encoding kMp4 = {.muxer = "mp4",
                            .muxer_options = "movflags=faststart",
                            .encoder = "libx264",
@@ -47,7 +47,7 @@ constexpr Encoding kGif = {.muxer = "gif",
                            .pixels = AV_PIX_FMT_PAL8,
                            .is_seekable = false};
 
-// The pixels as numbers of a palette's colours, which stands in the frame too.
+// Writes the pixels as numbers of a palette's colours, which stands in the frame too.
 void set_palette_frame(std::span<const uint8_t> rgb, AVFrame& to) {
   const Palette palette = make_palette(rgb);
   auto* const entries = reinterpret_cast<uint32_t*>(to.data[1]);
@@ -64,7 +64,7 @@ void set_palette_frame(std::span<const uint8_t> rgb, AVFrame& to) {
   }
 }
 
-// The rate as a fraction: 23.976, 29.97 and 59.94 mean the rates of television, N * 1000 / 1001.
+// Returns the rate as a fraction: 23.976, 29.97 and 59.94 mean the rates of television, N * 1000 / 1001.
 AVRational to_frame_rate(double fps) {
   TESSERA_CHECK(fps >= 0.01 && fps <= 1000, "{} frames a second", fps);
   constexpr double kRounded = 1e-3;  // 23.976 for 23.97602...
@@ -92,7 +92,7 @@ class LibavEncoder : public Encoder {
     if (encoding.pixels != AV_PIX_FMT_PAL8) from_rgb_.emplace(codec_->height, codec_->width, encoding.pixels);
     packet_ = owned<Packet>(av_packet_alloc());
   }
-  // The muxer frees what it holds of the last frames at its end only.
+  // The muxer frees what it holds of the last frames only when it is ended.
   ~LibavEncoder() override {
     if (!is_complete_) av_write_trailer(muxer_.get());
   }
@@ -179,7 +179,7 @@ void LibavEncoder::open_muxer(const VideoFormat& format) {
   check(avformat_alloc_output_context2(&made, nullptr, encoding_.muxer, nullptr));
   muxer_ = owned<Muxer>(made);
   memory_.attach(*muxer_);
-  muxer_->flags |= AVFMT_FLAG_BITEXACT;  // no random numbers: the same frames give the same file
+  muxer_->flags |= AVFMT_FLAG_BITEXACT;  // without random numbers, the same frames give the same file
   AVStream* const stream = avformat_new_stream(muxer_.get(), nullptr);
   if (!stream) throw std::bad_alloc();
   check(avcodec_parameters_from_context(stream->codecpar, codec_.get()));
@@ -206,7 +206,7 @@ Frame LibavEncoder::make_picture() const {
   return picture;
 }
 
-// Hands a frame to the encoder, or none at the end, and what comes out of it to the muxer.
+// Hands a frame to the encoder, or signals the end, and passes what comes out of it to the muxer.
 void LibavEncoder::send(const AVFrame* frame) {
   check(avcodec_send_frame(codec_.get(), frame));
   while (true) {

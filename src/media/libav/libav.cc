@@ -34,8 +34,8 @@ void keep_error(void*, int level, const char* format, va_list arguments) {
     std::vsnprintf(last_error.data(), last_error.size(), format, arguments);
 }
 
-// Where a seek goes in a file of `size` bytes, or -1 if that is outside of it. A size is asked for as a seek
-// too.
+// Returns where a seek goes in a file of `size` bytes, or -1 if that is outside of it. A seek can also ask
+// for the size.
 int64_t sought(int64_t offset, int whence, int64_t position, int64_t size) {
   switch (whence & ~AVSEEK_FORCE) {
     case AVSEEK_SIZE:
@@ -64,7 +64,7 @@ Io make_io(void* opaque, bool writes, decltype(AVIOContext::read_packet) read,
   throw std::bad_alloc();
 }
 
-// The second opening of a MemoryFile, which only reads.
+// This is the second opening of a MemoryFile, which only reads.
 struct ReadAgain {
   const std::string& bytes;
   int64_t position = 0;

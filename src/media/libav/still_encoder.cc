@@ -15,19 +15,19 @@ struct StillEncoding {
   AVPixelFormat pixels;
 };
 
-// The scale of quantisation 2 (times FF_QP2LAMBDA, 118): on the sheets in docs/ 0.4 dB below libjpeg's
-// quality 95 without subsampling, in two thirds of the bytes. Fewer chroma samples cost 5 to 14 dB.
+// This is the scale of quantisation 2 (times FF_QP2LAMBDA, 118): on the sheets in docs/ it is 0.4 dB below
+// libjpeg's quality 95 without subsampling, in two thirds of the bytes. Fewer chroma samples cost 5 to 14 dB.
 constexpr StillEncoding kJpeg = {.encoder = "mjpeg",
                                  .options = "flags=qscale+bitexact:global_quality=236:huffman=optimal",
                                  .pixels = AV_PIX_FMT_YUVJ444P};
-// From RGB, so that libwebp halves the chroma itself: swscale's loses 4 to 11 dB.
+// The encoder gets RGB, so that libwebp halves the chroma itself: swscale's halving loses 4 to 11 dB.
 constexpr StillEncoding kWebp = {.encoder = "libwebp", .options = "quality=95", .pixels = AV_PIX_FMT_BGRA};
 
 uint8_t rounded(double value) {
   return static_cast<uint8_t>(std::clamp(std::lround(value), 0L, 255L));
 }
 
-// JFIF's colours: BT.601, full range.
+// JFIF's colours are those of BT.601 with full range.
 void set_planes(const Image& image, const AVFrame& to) {
   const uint8_t* pixel = image.pixels.data();
   for (int64_t y = 0; y < image.height; ++y) {

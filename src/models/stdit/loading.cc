@@ -19,7 +19,7 @@ JsonConfig read_file(const std::filesystem::path& model) {
 
 // STDiT2 embeds the height, the width and their ratio in a third of the width each.
 STDiTConfig read_stdit2_config(const JsonConfig& file) {
-  // Version 1.1 knows no other order of norm and rotation, so its files do not name it.
+  // Version 1.1 only has this order of norm and rotation, so its files do not name it.
   Json options = {{"model_max_length", 200}, {"qk_norm_legacy", true}};
   options.update(file.values());
   const JsonConfig json = file.with(std::move(options));
@@ -28,8 +28,8 @@ STDiTConfig read_stdit2_config(const JsonConfig& file) {
   return config;
 }
 
-// The latents that the model was trained on, if the file has them: those of no published model do, as they
-// were trained on many.
+// Returns the latents that the model was trained on, if the file has them. The files of published models do
+// not, because these were trained on many sizes.
 std::optional<std::array<int64_t, 3>> sample_of(const JsonConfig& json) {
   constexpr int64_t kMaxSide = 65536;
   const Json* const found = json.value("input_size");

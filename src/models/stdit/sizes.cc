@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kRatios = 17;
 
-// Height to width.
+// Aspect ratios are height to width.
 const std::array<std::string, kRatios> kAspectRatios = {"3:8",  "9:21", "12:25", "1:2", "9:17", "27:50",
                                                         "9:16", "5:8",  "2:3",   "3:4", "1:1",  "4:3",
                                                         "3:2",  "16:9", "17:9",  "2:1", "50:27"};
@@ -20,7 +20,7 @@ struct Row {
   std::array<VideoSize, kRatios> sizes;  // by aspect ratio
 };
 
-// The sizes that the published models were trained on. No formula gives all of them.
+// These are the sizes that the published models were trained on. A formula for all of them does not exist.
 // clang-format off
 const std::array<Row, 8> kRows = {{
     {"144p", {{{117, 312}, {125, 291}, {133, 277}, {135, 270}, {139, 262}, {141, 260}, {144, 256},

@@ -70,8 +70,8 @@ class STDiT2Forward final : public STDiTForward {
 
  private:
   const STDiT2& model_;
-  at::Tensor size_, length_;  // what the size, and the length in frames and seconds, add to the time: [.., C]
-  at::Tensor spatial_, temporal_;                    // the step's: fp32 [.., 6, C] and [.., 3, C]
+  at::Tensor size_, length_;       // added for the size and for the length in frames and seconds: [.., C]
+  at::Tensor spatial_, temporal_;  // the step's: fp32 [.., 6, C] and [.., 3, C]
   at::Tensor spatial_of_given_, temporal_of_given_;  // those of timestep 0
 };
 

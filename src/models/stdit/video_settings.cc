@@ -11,12 +11,12 @@
 namespace tessera::models {
 namespace {
 
-// Where neither the request nor the model says more, as Open-Sora is published.
+// These values count where neither the request nor the model gives others, as Open-Sora is published.
 constexpr const char* kResolution = "240p";
 constexpr const char* kAspectRatio = "9:16";
 constexpr double kFps = 24;
 
-// What the versions choose by themselves.
+// The versions choose these by themselves.
 struct Version {
   int64_t frames, condition_frames;
   std::optional<int64_t> frame_interval = {};
@@ -24,7 +24,7 @@ struct Version {
   bool aligns = false;
 };
 
-// A size is given in pixels or by its name, but not both.
+// A size is given either in pixels or by its name.
 void check_names(const VideoRequest& request, const VideoInputs& inputs) {
   const auto& size = request.resolution ? request.resolution : request.aspect_ratio;
   if (size && (inputs.height || inputs.width))
@@ -47,7 +47,7 @@ int64_t default_frames(const VideoInputs& inputs, const Version& version) {
   return latents / of_clip * scale.clip + latents % of_clip * scale.frames;
 }
 
-// The sizes of the published code have rows and columns that no latent covers.
+// The sizes of the published code have rows and columns that latents do not cover.
 void warn_of_size(VideoSettings& settings, int64_t unit) {
   const VideoSize size{settings.height, settings.width};
   if ((size.height % unit == 0 && size.width % unit == 0) || is_video_size(size)) return;
@@ -81,7 +81,7 @@ void resolve_loops(VideoSettings& settings, VideoRequest& request, const VideoIn
                 settings.repeated, *request.num_frames, field("num_frames"), settings.repeated + clip);
 }
 
-// Refuses ranges that take what is not there. `where` gave them.
+// Refuses ranges that refer to frames or parts that do not exist. `where` gave them.
 void check_ranges(const std::vector<GivenRange>& ranges, int64_t paths, int64_t loops,
                   const std::string& where) {
   for (const GivenRange& range : ranges) {
@@ -119,14 +119,15 @@ void add_references(VideoSettings& settings, PromptSettings own, const VideoRequ
   settings.references.push_back(paths);
 }
 
-// Whether a prompt begins as one for parts, but with a later part than the first.
+// Returns whether a prompt begins as one for parts, but with a later part than the first.
 bool names_later_part(const std::string& prompt) {
   const size_t end = prompt.find_first_not_of("0123456789", 1);
   return prompt.starts_with('|') && !prompt.starts_with("|0|") && end > 1 && end < prompt.size() &&
          prompt[end] == '|';
 }
 
-// Adds what the text encoder gets of a prompt's text in each part. Refuses what is no prompt for parts.
+// Adds what the text encoder gets of a prompt's text in each part. Refuses texts that are not prompts for
+// parts.
 void add_texts(VideoSettings& settings, const std::string& text, const VideoRequest& request) {
   if (names_later_part(text))
     settings.warnings.push_back(
@@ -141,7 +142,7 @@ void add_texts(VideoSettings& settings, const std::string& text, const VideoRequ
     settings.texts.back().push_back(with_scores(prompt_of_loop(text, loop), request));
 }
 
-// Chooses the alignment of frames that are given, which has no effect without them.
+// Chooses the alignment of given frames, which only matters with such frames.
 void choose_align(VideoSettings& settings, VideoRequest& request, bool has_given, int64_t of_clip) {
   if (has_given) {
     request.align = request.align.value_or(of_clip);
@@ -151,9 +152,9 @@ void choose_align(VideoSettings& settings, VideoRequest& request, bool has_given
   }
 }
 
-// The numbers that the networks read.
+// Returns the numbers that the networks read.
 std::map<std::string, double> conditions_of(const VideoSettings& settings, const VideoRequest& request) {
-  // The published code tells the model of an image by this rate.
+  // The published code marks the model of an image by this rate.
   constexpr double kFpsOfImages = 120;
   const auto height = static_cast<double>(settings.height), width = static_cast<double>(settings.width);
   return {{"fps", *request.num_frames == 1 ? kFpsOfImages : *request.fps},

@@ -8,7 +8,7 @@
 namespace tessera::models {
 namespace {
 
-// The sample of a normal distribution that `noise` chooses, or its mean.
+// Returns the sample of a normal distribution that `noise` chooses, or its mean.
 at::Tensor sample(const at::Tensor& mean, const at::Tensor& logvar, const at::Tensor& noise) {
   return noise.defined() ? mean + at::exp(0.5 * logvar) * noise : mean;
 }
@@ -17,12 +17,12 @@ at::Tensor some(const at::Tensor& all, int64_t begin, int64_t count) {
   return all.defined() ? all.narrow(0, begin, count) : all;
 }
 
-// The options of the two-dimensional VAE in the form of AutoencoderKLConfig.
+// Returns the options of the two-dimensional VAE in the form of AutoencoderKLConfig.
 JsonConfig spatial_options(const JsonConfig& json) {
   const JsonConfig given = json.object("vae_2d");
   if (given.string("type", "VideoAutoencoderKL") != "VideoAutoencoderKL")
     given.fail("type", "\"VideoAutoencoderKL\"");
-  // Those of Stable Diffusion XL.
+  // These are the options of Stable Diffusion XL.
   Json options = {{"block_out_channels", {128, 256, 512, 512}}, {"layers_per_block", 2}};
   options.update(given.values());
   const size_t levels = given.with(options).integers("block_out_channels").size();
