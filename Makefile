@@ -15,17 +15,17 @@ demo: build           ## set up, build, and generate the first image, on two ran
 
 test: setup           ## set up, build, and run every test (a few minutes)
 	@tools/build.sh release all
-	@python3 tools/check_layers.py
+	@python3 -m tools.ci.check_layers
 	@python3 tests/tools/check_layers_test.py --quiet
 	@python3 tests/tools/draw_mutants_test.py --quiet
 	@python3 tests/tools/layout_open_sora_test.py --quiet
 	@python3 tests/tools/published_test.py --quiet
-	@tools/side_by_side.sh "tools/run_unit_tests.sh $(BUILD)/tests/tessera_tests" "tests/cli/run.sh $(BUILD)/tessera --together" \
-	  "tools/test_capped.sh $(BUILD)/tests/tessera_tests"
+	@tools/ci/side_by_side.sh "tools/ci/run_unit_tests.sh $(BUILD)/tests/tessera_tests" "tests/cli/run.sh $(BUILD)/tessera --together" \
+	  "tools/ci/test_capped.sh $(BUILD)/tests/tessera_tests"
 	@tests/cli/run.sh $(BUILD)/tessera --alone
 
 check:                ## run tests, parity, score, soak, sanitizers, fuzzing and lint at full length, before a release (hours)
-	@tools/check.sh
+	@tools/ci/check.sh
 
 build: setup          ## set up and build the program
 	@tools/build.sh release tessera
@@ -45,35 +45,35 @@ bench: setup          ## time Tessera against diffusers, and two ranks against o
 parity: build         ## compare live with diffusers and transformers, over many configurations
 	@tools/setup.sh python
 	@tools/build.sh release tokenize_lines run_samplers
-	@tools/side_by_side.sh ".venv/bin/python tools/run_parity.py $(BUILD) $(if $(SHORT),--short)" \
+	@tools/ci/side_by_side.sh ".venv/bin/python -m tools.parity $(BUILD) $(if $(SHORT),--short)" \
 	  ".venv/bin/python tests/tools/check_demo_test.py --quiet" \
 	  $(if $(SHORT),,".venv/bin/python tests/tools/check_video_test.py --quiet" ".venv/bin/python tests/tools/video_model_test.py --quiet")
 
 score: build          ## judge from the pixels what the shipped models make of captions that training never saw
 	@tools/setup.sh python
-	@tools/score.sh $(if $(SHORT),--short)
+	@tools/score/run.sh $(if $(SHORT),--short)
 
 browser: build        ## play videos and open a page of `tessera analyze report` in headless Chromium
 	@tools/setup.sh browser
-	@tools/browser.sh $(BUILD)/tessera
+	@tools/browser/run.sh $(BUILD)/tessera
 
 asan: setup           ## run the tests under AddressSanitizer and UBSan
 	@tools/build.sh asan tessera tessera_tests
-	PART=$(PART) tools/run_asan.sh
+	PART=$(PART) tools/ci/run_asan.sh
 
 tsan: setup           ## run the tests in which ranks are threads (Rank in their names; not Memory, nor Large) under ThreadSanitizer
 	@tools/build.sh tsan tessera_tests
-	@PART=$(PART) tools/run_tsan.sh
+	@PART=$(PART) tools/ci/run_tsan.sh
 
 fuzz: setup           ## fuzz for a minute (FUZZ_SECONDS=60)
-	@tools/fuzz.sh
+	@tools/ci/fuzz.sh
 
 mutants: setup        ## change behaviour in small ways, one at a time: which changes do the tests catch? (MUTANTS="--sample 10", or DRAW=30 SEED=1 at random)
-	python3 tools/mutants.py $(if $(DRAW),--draw $(DRAW) --seed $(or $(SEED),1)) $(MUTANTS)
+	python3 -m tools.ci.mutants $(if $(DRAW),--draw $(DRAW) --seed $(or $(SEED),1)) $(MUTANTS)
 
 soak: build           ## kill and stop ranks at random, cancel requests of one engine at random (RUNS=200)
 	@tools/build.sh release tessera_tests
-	@tools/side_by_side.sh "python3 tests/cli/soak_ranks.py $(BUILD)/tessera --runs $(RUNS)" \
+	@tools/ci/side_by_side.sh "python3 tests/cli/soak_ranks.py $(BUILD)/tessera --runs $(RUNS)" \
 	  "TESSERA_SOAK_REQUESTS=$(RUNS) $(BUILD)/tests/tessera_tests --gtest_filter='*Soak*'"
 
 hosts: build          ## run on several hosts (network namespaces) under torchrun, Open MPI, MPICH and Slurm
@@ -82,14 +82,14 @@ hosts: build          ## run on several hosts (network namespaces) under torchru
 
 nccl: setup           ## check that code for GPUs compiles (fetches 1.6 GB of NVIDIA's packages for their headers)
 	@tools/setup.sh python
-	@tools/check_nccl.sh
+	@tools/gpu/check_nccl.sh
 
 format:               ## run clang-format on every source
 	@tools/setup.sh lint
 	git ls-files '*.h' '*.cc' | xargs clang-format -i
 
 lint: setup           ## check with clang-format and clang-tidy (CHANGED=COMMIT: only what changed since)
-	@tools/lint.sh $(if $(CHANGED),--changed $(CHANGED))
+	@tools/ci/lint.sh $(if $(CHANGED),--changed $(CHANGED))
 
 install: build        ## install the program and its models under PREFIX (/usr/local)
 	cmake --install $(BUILD) --prefix $(PREFIX)

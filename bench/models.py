@@ -61,11 +61,11 @@ def make_pixart(folder, layers, text_layers):
 
 
 def make_open_sora(folder, layers, text_layers):
-    sys.path.insert(0, str(ROOT / "tools"))
-    from demo_stdit import STDiT3
-    from demo_video_vae import TemporalVae
-    from layout_open_sora import VERSIONS
-    from video_vae import SPATIAL, TEMPORAL, spatial_vae
+    sys.path.insert(0, str(ROOT))
+    from tools.layout_open_sora import VERSIONS
+    from tools.reference.video_vae import SPATIAL, TEMPORAL, spatial_vae
+    from tools.train.stdit import STDiT3
+    from tools.train.video_vae import TemporalVae
     config = {**STDIT3, "depth": layers}
     save(folder / "transformer", 0, lambda: Published(config, {"": STDiT3(config)}))
     save(folder / "vae", 1, lambda: Published(VIDEO_VAE, {

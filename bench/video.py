@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times Open-Sora 1.2's networks in one run on one machine, for 51 frames of 240 x 426: ratios, medians over rounds.
 
-Without --ranks: a guided evaluation of the transformer against plain PyTorch (tools/stdit3.py); below 1 means that Tessera needs
+Without --ranks: a guided evaluation of the transformer against plain PyTorch (tools/reference/stdit3.py); below 1 means that Tessera needs
 less; and the share that it reaches of the roof, the FLOP/s of a core whose operands stay in registers. With --ranks: how many
 times as fast several ranks are as one, with a thread each, for every method and for the decoders; "apart" shows what the machine
 allows: as many runs of one rank at once as there are ranks, which share no work.
@@ -25,10 +25,10 @@ CONFIG = {**models.STDIT3, "depth": 4}
 
 
 def plain_worker(folder, dtype, threads, mode):
-    sys.path.insert(0, str(ROOT / "tools"))
+    sys.path.insert(0, str(ROOT))
     import torch
     from safetensors.torch import load_file
-    from stdit3 import STDiT3
+    from tools.reference.stdit3 import STDiT3
     torch.set_num_threads(int(threads))
     dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
     weights = load_file(pathlib.Path(folder) / "transformer" / "model.safetensors")

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Lays the published parts of Open-Sora 1.2 or 1.1 out as a model folder, with links and no copies. The transformer says of which
 version the model is. A part is a folder with a config.json beside its weights in safetensors, or the file of weights in such a
 folder:
@@ -7,7 +6,7 @@ folder:
     hpcai-tech/OpenSora-VAE-v1.2 (1.1: stabilityai/sd-vae-ft-ema)      --vae
     DeepFloyd/t5-v1_1-xxl, or the text_encoder of PixArt-alpha/pixart_sigma_sdxlvae_T5_diffusers      --text-encoder
     its tokenizer      --tokenizer; by default in the text encoder's folder, or in `tokenizer` beside it"""
-import missing_packages  # noqa: F401  (says how to get those that are missing)
+from tools import missing_packages  # noqa: F401  (says how to get those that are missing)
 import argparse
 import json
 import os

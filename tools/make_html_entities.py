@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Writes src/text/html_entities.cc: the named character references of HTML 5, as Python's html.entities has them."""
 import html.entities
 import pathlib

@@ -22,7 +22,7 @@ Names words(const std::string& text) {
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
-// tools/parity_samplers.py compares this table with the signatures of diffusers.
+// tools/parity/samplers.py compares this table with the signatures of diffusers.
 std::map<std::string, Names> make_table() {
   const std::string betas = "num_train_timesteps beta_start beta_end beta_schedule trained_betas ",
                     spacing = "timestep_spacing steps_offset ",

@@ -379,8 +379,8 @@ def completion_has_every_option_for_every_shell(box):
 def scripts_say_how_to_get_a_missing_package(box):
     for package in ("numpy", "PIL"):
         (box.folder / f"{package}.py").write_text(f"raise ModuleNotFoundError(\"No module named '{package}'\", name='{package}')\n")
-    for script in ("check_demo", "check_video", "stale_table", "draw_timeline"):
-        outcome = subprocess.run([sys.executable, ROOT / "tools" / f"{script}.py"], env={**os.environ, "PYTHONPATH": str(box.folder)},
-                                 capture_output=True, text=True)
+    for script in ("score.check_demo", "score.check_video", "figures.stale_table", "figures.draw_timeline"):
+        outcome = subprocess.run([sys.executable, "-m", f"tools.{script}"], cwd=ROOT,
+                                 env={**os.environ, "PYTHONPATH": str(box.folder)}, capture_output=True, text=True)
         assert outcome.returncode == 1 and outcome.stderr.count("\n") == 1, outcome
         assert "is missing; tools/setup.sh python installs it" in outcome.stderr, outcome

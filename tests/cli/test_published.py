@@ -2,6 +2,7 @@
 import csv
 import fractions
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,8 @@ LARGE = ["--num-frames", "204", "--height", "360", "--width", "640"]
 
 
 def published(box, *words, code=0):
-    done = subprocess.run([sys.executable, ROOT / "tools" / "published", *words], cwd=box.folder, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "tools.published", *words], cwd=box.folder,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert done.returncode == code, done
     return done.stderr if code else done.stdout
 

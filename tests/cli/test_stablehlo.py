@@ -1,4 +1,4 @@
-"""Tests `tessera trace --stablehlo`; tools/parity_stablehlo.py runs the programs."""
+"""Tests `tessera trace --stablehlo`; tools/parity/stablehlo.py runs the programs."""
 import json
 import math
 import shutil

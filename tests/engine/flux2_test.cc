@@ -119,7 +119,7 @@ TEST_P(Flux2OnRanks, ExactMethodsEqualOneRankWithAReferenceOfOneToken) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Flux2OnRanks, ::testing::Values(2, 3, 4));
 
-// tools/make_golden_flux2.py evaluates diffusers' layers with keys and values that it keeps by the definition
+// tools/golden/flux2.py evaluates diffusers' layers with keys and values that it keeps by the definition
 // of each method. Stages of five blocks, two of which are double, are uneven.
 void expect_flux2_oracle(const std::string& way) {
   for (const bool refers : {false, true}) {

@@ -1,5 +1,5 @@
-// Whole runs of Open-Sora against tools/open_sora.py and open_sora_1_1.py, which share no code with the
-// engine.
+// Whole runs of Open-Sora against tools/reference/open_sora.py and open_sora_1_1.py, which share no code with
+// the engine.
 #include <gtest/gtest.h>
 
 #include <ATen/Functions.h>

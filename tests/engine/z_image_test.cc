@@ -86,7 +86,7 @@ TEST_P(ZImageOnRanks, ExactMethodsEqualOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ZImageOnRanks, ::testing::Values(2, 3, 4));
 
-// tools/make_golden_z_image.py evaluates diffusers' layers with keys and values that it keeps by the
+// tools/golden/z_image.py evaluates diffusers' layers with keys and values that it keeps by the
 // definition of each method.
 TEST(ZImageOnStaleRanks, PipeFusionEqualsTheOracle) {
   expect_stale_oracle("pipefusion", z_image_loop({}), z_image_golden(), z_image_golden().at("loop.turbo"));

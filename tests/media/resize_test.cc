@@ -12,7 +12,7 @@ Image image_of(const at::Tensor& pixels) {  // [H, W, 3]
   return {.height = pixels.size(0), .width = pixels.size(1), .pixels = {data, data + pixels.numel()}};
 }
 
-// tools/make_golden_media.py writes `NAME.from` [h, w, 3], `NAME.image` [H, W, 3] (PIL) and `NAME.frame`
+// tools/golden/media.py writes `NAME.from` [h, w, 3], `NAME.image` [H, W, 3] (PIL) and `NAME.frame`
 // [3, H, W] (torch).
 TEST(Cover, ScalesImagesAsPilAndFramesAsTorch) {
   const auto golden = read_golden("media/resize.safetensors");

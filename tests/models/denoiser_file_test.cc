@@ -1,5 +1,5 @@
 // Files of denoisers as they are downloaded, against what diffusers' models give with their numbers
-// (tools/make_golden_original_names.py).
+// (tools/golden/original_names.py).
 #include "weights/denoiser_file.h"
 
 #include <gtest/gtest.h>

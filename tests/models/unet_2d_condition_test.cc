@@ -106,7 +106,8 @@ struct DisplacedCase {
   int64_t ranks;
 };
 
-// Compares every mode with an oracle of displaced patches on diffusers' U-Net (tools/displaced_oracle.py).
+// Compares every mode with an oracle of displaced patches on diffusers' U-Net
+// (tools/reference/displaced_oracle.py).
 class Displaced : public ::testing::TestWithParam<DisplacedCase> {};
 
 TEST_P(Displaced, EqualsTheOracle) {

@@ -221,7 +221,7 @@ TEST(ProgramTrace, RefusesWhatItCannotFollow) {
   EXPECT_EQ(refusal(one_function(x, "")), "[p.mlir] a program that does nothing");
 }
 
-// A transformer that tools/make_golden_stablehlo.py lowered with JAX: layers in a scan, of which each has
+// A transformer that tools/golden/stablehlo.py lowered with JAX: layers in a scan, of which each has
 // what the closed form counts. Sizes are those of the script.
 TEST(ProgramTrace, CountsATransformerOfJax) {
   constexpr int64_t kLayers = 3, kBatch = 2, kTokens = 5, kHeads = 2, kDepth = 4, kWidth = 8, kInner = 16;

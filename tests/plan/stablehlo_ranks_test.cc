@@ -1,4 +1,4 @@
-// The programs of ranks that work together; tools/parity_stablehlo.py runs such programs.
+// The programs of ranks that work together; tools/parity/stablehlo.py runs such programs.
 #include <ATen/Functions.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Compares every sampler and option with diffusers, over the cases of tools/make_golden_samplers.py.
+// Compares every sampler and option with diffusers, over the cases of tools/golden/samplers.py.
 #include <gtest/gtest.h>
 
 #include <algorithm>

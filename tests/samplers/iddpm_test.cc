@@ -1,4 +1,4 @@
-// Compares Improved DDPM with diffusers' DDPMScheduler, whose golden tools/make_golden_iddpm.py makes.
+// Compares Improved DDPM with diffusers' DDPMScheduler, whose golden tools/golden/iddpm.py makes.
 #include "samplers/iddpm.h"
 
 #include <gtest/gtest.h>

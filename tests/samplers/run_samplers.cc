@@ -2,7 +2,7 @@
 // the scale of the noise and the latents after every step, or the sampler's error. A case has a config, a
 // scheduler, another one that takes its place or null, options of a request as texts, steps, tokens, eta, a
 // seed and a shape; noise is drawn as in a run, and the model is smooth_model(). With --options it prints
-// the options of each class and their types instead. tools/parity_samplers.py uses it.
+// the options of each class and their types instead. tools/parity/samplers.py uses it.
 #include <array>
 #include <iostream>
 #include <iterator>

@@ -1,4 +1,4 @@
-// Reads golden tensors, which tools/make_golden_*.py make with the reference implementations.
+// Reads golden tensors, which tools/golden/ makes with the reference implementations.
 #pragma once
 
 #include <ATen/core/Tensor.h>

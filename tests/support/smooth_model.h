@@ -1,5 +1,5 @@
 // The model with which samplers are compared with diffusers: the same function as in
-// tools/make_golden_samplers.py.
+// tools/golden/samplers.py.
 #pragma once
 
 #include <ATen/Functions.h>

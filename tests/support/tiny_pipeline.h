@@ -10,7 +10,7 @@
 
 namespace tessera::engine {
 
-// tests/golden/`folder`, which tools/make_golden_tiny_*.py have written.
+// tests/golden/`folder`, which tools/golden/tiny_*.py have written.
 class TinyPipeline {
  public:
   explicit TinyPipeline(const std::string& folder);

@@ -1,7 +1,7 @@
 // tokenize_lines FOLDER reads a JSON array of texts from stdin and writes, for each, the result of
 // lower_and_strip and T5's ids, as a JSON array of [cleaned, ids]. tokenize_lines FOLDER CLASS writes the ids
 // of a BPE tokenizer, whole and padded or cut to the model's length, as [ids, padded].
-// tools/parity_tokenizer.py and tools/parity_bpe_tokenizer.py use it.
+// tools/parity/tokenizer.py and tools/parity/bpe_tokenizer.py use it.
 #include <algorithm>
 #include <iostream>
 #include <iterator>

@@ -1,4 +1,4 @@
-"""Tests tools/check_demo.py: correct pictures pass, and pictures of other scenes are rejected."""
+"""Tests tools/score/check_demo.py: correct pictures pass, and pictures of other scenes are rejected."""
 
 import dataclasses
 import pathlib
@@ -7,9 +7,9 @@ import unittest
 
 import numpy as np
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
-import check_demo  # noqa: E402
-import demo_scenes as scenes  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from tools.score import check_demo  # noqa: E402
+from tools.train import scenes  # noqa: E402
 
 
 def other(options, *taken):

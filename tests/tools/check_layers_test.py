@@ -1,11 +1,11 @@
-"""Test of tools/check_layers.py: what each rule refuses, in a small tree."""
+"""Test of tools/ci/check_layers.py: what each rule refuses, in a small tree."""
 import pathlib
 import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
-import check_layers  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from tools.ci import check_layers  # noqa: E402
 
 
 class CheckLayersTest(unittest.TestCase):
@@ -67,6 +67,11 @@ class CheckLayersTest(unittest.TestCase):
         self.assertEqual(self.problems({"src/core/a.h": member}), ["src/core/a.h:2: f() has 61 lines, at most 60"])
         table = "constexpr int kTable[] = {\n" + "    g(1),\n" * 70 + "};\n"
         self.assertEqual(self.problems({"src/core/a.cc": table + "class B {\n" + "  int f();\n" * 70 + "};\n"}), [])
+
+    def test_scripts_in_folders_have_few_lines(self):
+        self.assertEqual(self.problems({"tools/ci/short.py": "pass\n" * 500}), [])
+        self.assertEqual(self.problems({"tools/ci/long.py": "pass\n" * 501}),
+                         ["tools/ci/long.py: 501 lines, at most 500: one noun a file"])
 
 
 if __name__ == "__main__":

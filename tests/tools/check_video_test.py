@@ -1,4 +1,4 @@
-"""Tests tools/check_video.py: true videos pass, and videos of other scenes, or that are unsteady, are rejected."""
+"""Tests tools/score/check_video.py: true videos pass, and videos of other scenes, or that are unsteady, are rejected."""
 
 import dataclasses
 import pathlib
@@ -9,9 +9,9 @@ import unittest
 import numpy as np
 from PIL import Image
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
-import check_video  # noqa: E402
-import demo_video_scenes as scenes  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from tools.score import check_video  # noqa: E402
+from tools.train import video_scenes as scenes  # noqa: E402
 
 
 def other(options, *taken):

@@ -1,4 +1,4 @@
-"""Test of tools/draw_mutants.py: which changes lines have, and that a seed draws the same ones again; and of what tools/mutants.py
+"""Test of tools/ci/draw_mutants.py: which changes lines have, and that a seed draws the same ones again; and of what tools/ci/mutants.py
 says of tests that fail."""
 import pathlib
 import sys
@@ -6,9 +6,8 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-import draw_mutants  # noqa: E402
-import mutants  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from tools.ci import draw_mutants, mutants  # noqa: E402
 
 
 def changed(line):
@@ -54,7 +53,7 @@ class DrawMutantsTest(unittest.TestCase):
         failed = "[  FAILED  ] Suite.Test, where GetParam() = 1 (2 ms)\n"
         self.assertEqual(mutants.what_failed(failed + "ended by signal 11"), "Suite.Test")
         self.assertEqual(mutants.what_failed("FAILED a_report_of_traces\n"), "a_report_of_traces")
-        for words in (["sh", "-c", "kill -SEGV $$"], ["tools/side_by_side.sh", "echo first", "kill -SEGV $$"]):
+        for words in (["sh", "-c", "kill -SEGV $$"], ["tools/ci/side_by_side.sh", "echo first", "kill -SEGV $$"]):
             passed, text = mutants.run(words, folder=ROOT)
             self.assertIs(passed, False)
             self.assertEqual(mutants.what_failed(text), "by a crash (SIGSEGV)")

@@ -7,8 +7,8 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-import layout_open_sora as layout  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from tools import layout_open_sora as layout  # noqa: E402
 
 MODEL = ROOT / "tests" / "golden" / "tiny-open-sora"
 MODEL_1_1 = MODEL.parent / "tiny-open-sora-1.1"

@@ -7,10 +7,8 @@ import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools" / "published"))
-import comparison  # noqa: E402
-import open_sora  # noqa: E402
-import tx8  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from tools.published import comparison, open_sora, tx8  # noqa: E402
 
 MACHINE = json.loads((ROOT / "machines" / "tx8.json").read_text())
 TX8 = tx8.Machine(MACHINE, "bf16")

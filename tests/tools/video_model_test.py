@@ -1,4 +1,4 @@
-"""Tests the modules with which tools/train_video.py trains: they are the published networks under the published names."""
+"""Tests the modules with which tools/train/video.py trains: they are the published networks under the published names."""
 
 import math
 import pathlib
@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-import demo_stdit  # noqa: E402
-import demo_video_scenes as scenes  # noqa: E402
-import demo_video_text  # noqa: E402
-import demo_video_vae  # noqa: E402
-import stdit3  # noqa: E402
-from demo_run import save_weights  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from tools.reference import stdit3  # noqa: E402
+from tools.train import stdit as demo_stdit  # noqa: E402
+from tools.train import video_scenes as scenes  # noqa: E402
+from tools.train import video_text as demo_video_text  # noqa: E402
+from tools.train import video_vae as demo_video_vae  # noqa: E402
+from tools.train.run import save_weights  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden" / "opensora"
 PUBLISHED_VAE = {"filters": 4, "num_res_blocks": 4, "channel_multipliers": [1, 2, 2, 4], "num_groups": 2}

@@ -12,9 +12,7 @@ import json
 import pathlib
 import sys
 
-import comparison
-import open_sora
-import tx8
+from tools.published import comparison, open_sora, tx8
 
 MACHINES = pathlib.Path(__file__).resolve().parents[2] / "machines"
 
@@ -137,7 +135,7 @@ def print_operators(arguments):
 
 
 def parse():
-    parser = argparse.ArgumentParser(prog="tools/published", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="python3 -m tools.published", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name, run, *files):

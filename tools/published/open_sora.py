@@ -2,7 +2,7 @@
 STDiT3-XL, from the JSON of `tessera analyze hardware`. docs/published.md says what is wrong with it."""
 import math
 
-import tx8
+from tools.published import tx8
 
 # STDiT3-XL.
 HIDDEN, HEADS, PAIRS, TEXT_TOKENS = 1152, 16, 28, 300

@@ -57,7 +57,7 @@ TEST_P(STDiTOnRanks, EqualsTheReference) {
     EXPECT_LE(relative_error(value, expected.at(key)), kTolerance) << key;
 }
 
-// PipeFusion's patches, against tools/make_golden_stdit_patches.py, whose networks share no code with
+// PipeFusion's patches, against tools/golden/stdit_patches.py, whose networks share no code with
 // these.
 struct Patches {
   parallel::GridAxis axis;
@@ -149,7 +149,7 @@ TEST_P(VideoVaeOnRanks, CodesAClipAsThePublicCode) {
   expect_vae("vae_temporal", GetParam(), 12);
 }
 
-// tools/make_golden_video_vae.py made this one. Odd sides lose what is beyond their last eight pixels.
+// tools/golden/video_vae.py made this one. Odd sides lose what is beyond their last eight pixels.
 TEST_P(VideoVaeOnRanks, CodesAVideo) {
   expect_vae("video_vae", GetParam(), 16);
 }

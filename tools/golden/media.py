@@ -1,0 +1,136 @@
+"""Makes tests/golden/media: images in several formats with the pixels that PIL reads from them, images that PIL and torch
+scale to cover a size and crop to it, as Open-Sora 1.2 does with the images and the frames of videos that it is given, and pictures
+that diffusers prepares for FLUX.2 to refer to."""
+import pathlib
+
+import numpy
+import torch
+from diffusers.pipelines.flux2.image_processor import Flux2ImageProcessor
+from PIL import Image
+from safetensors.torch import save_file
+
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "tests" / "golden" / "media"
+# (height, width) of the image, then the size to cover. Among them: the same size, the same ratio, odd ratios, enlarged, reduced
+# more than eightfold, and scaled sizes that are halves (15 x 10 to 9 x 7 is 10.5 rows high) or leave an odd rest.
+SIZES = [((24, 40), (24, 40)), ((37, 53), (24, 40)), ((53, 37), (24, 40)), ((100, 31), (16, 48)), ((31, 100), (48, 16)),
+         ((5, 7), (32, 64)), ((64, 33), (33, 17)), ((48, 64), (24, 32)), ((15, 10), (9, 7)), ((7, 5), (10, 6)), ((9, 6), (7, 5)),
+         ((96, 120), (8, 11)), ((1, 9), (6, 8)), ((61, 60), (60, 60)), ((20, 45), (12, 20))]
+
+
+def picture(height, width, generator):
+    """Smooth colours with noise and hard edges, so that weights below zero clip at both ends."""
+    y, x = torch.meshgrid(torch.linspace(0, 1, height), torch.linspace(0, 1, width), indexing="ij")
+    smooth = torch.stack([128 + 100 * torch.sin(5 * x + 2 * y), 255 * y, 255 * (1 - x)], dim=-1)
+    noise = torch.randn(smooth.shape, generator=generator) * 20
+    edges = torch.where(((x * 4).long() + (y * 3).long())[..., None] % 2 == 0, 0, 255)
+    return torch.where(y[..., None] < 0.7, smooth + noise, edges).clamp(0, 255).to(torch.uint8)
+
+
+def covering(size, wanted):
+    """The size that an image is scaled to."""
+    by_height, by_width = wanted[0] / size[0], wanted[1] / size[1]
+    if by_height > by_width:
+        return wanted[0], round(size[1] * by_height)
+    return round(size[0] * by_width), wanted[1]
+
+
+def cover_image(pixels, wanted):
+    height, width = covering(pixels.shape[:2], wanted)
+    scaled = torch.from_numpy(numpy.array(Image.fromarray(pixels.numpy()).resize((width, height), Image.BICUBIC)))
+    top, left = round((height - wanted[0]) / 2), round((width - wanted[1]) / 2)
+    return scaled[top:top + wanted[0], left:left + wanted[1]].contiguous()
+
+
+def cover_frame(pixels, wanted):
+    height, width = covering(pixels.shape[:2], wanted)
+    frame = pixels[None].permute(0, 3, 1, 2).float() / 255
+    scaled = torch.nn.functional.interpolate(frame, size=(height, width), mode="bilinear", align_corners=False)[0]
+    top, left = (height - wanted[0]) // 2, (width - wanted[1]) // 2
+    return ((scaled[:, top:top + wanted[0], left:left + wanted[1]] - 0.5) / 0.5).contiguous()
+
+
+def make_resize(generator):
+    tensors = {}
+    for size, wanted in SIZES:
+        name = "{}x{}_to_{}x{}".format(*size, *wanted)
+        pixels = picture(*size, generator)
+        tensors[f"{name}.from"] = pixels
+        tensors[f"{name}.image"] = cover_image(pixels, wanted)
+        tensors[f"{name}.frame"] = cover_frame(pixels, wanted)
+    save_file(tensors, FOLDER / "resize.safetensors")
+
+
+class Sized:
+    """Takes the place of an image of which only the size matters."""
+
+    def __init__(self, width, height):
+        self.size = width, height
+
+    def resize(self, size, _filter):
+        return Sized(*size)
+
+
+def prepared(processor, image, most_pixels):
+    """What the pipeline of FLUX.2 klein does with a picture, and the sizes on the way."""
+    width, height = image.size
+    if width * height > most_pixels:
+        image = processor._resize_to_target_area(image, most_pixels)
+    unit = processor.config.vae_scale_factor
+    model = image.size[1] // unit * unit, image.size[0] // unit * unit
+    sizes = torch.tensor([height, width, image.size[1], image.size[0], *model])
+    if isinstance(image, Sized):
+        return None, sizes
+    return processor.preprocess(image, height=model[0], width=model[1], resize_mode="crop").contiguous(), sizes
+
+
+def make_references(generator):
+    processor = Flux2ImageProcessor(vae_scale_factor=16)
+    tensors, sizes = {}, []
+    for i, (height, width, most) in enumerate(((64, 64, 4096), (75, 90, 10000), (100, 131, 4500), (64, 400, 3000), (211, 70, 5000))):
+        pixels = picture(height, width, generator)
+        tensors[f"{i}.from"] = pixels
+        tensors[f"{i}.most_pixels"] = torch.tensor(most)
+        tensors[f"{i}.prepared"], tensors[f"{i}.sizes"] = prepared(processor, Image.fromarray(pixels.numpy()), most)
+    for _ in range(300):
+        height = int(torch.randint(64, 5000, (1,), generator=generator))
+        width = int(torch.randint(max(64, -(-height // 8)), min(5000, height * 8), (1,), generator=generator))
+        sizes.append(prepared(processor, Sized(width, height), 1024 * 1024)[1])
+    for height, width in ((1024, 1024), (1024, 1025), (2048, 2048), (64, 64), (64, 512), (4096, 512)):
+        sizes.append(prepared(processor, Sized(width, height), 1024 * 1024)[1])
+    tensors["sizes"] = torch.stack(sizes)
+    save_file(tensors, FOLDER / "references.safetensors")
+
+
+def make_images(generator):
+    y, x = numpy.mgrid[0:40, 0:56]
+    smooth = numpy.stack([90 + 2 * x, 60 + 3 * y, 200 - x - y], axis=-1).astype(numpy.uint8)
+    sharp = Image.fromarray(picture(40, 56, generator).numpy())
+    image = Image.fromarray(smooth)
+    alpha = sharp.convert("RGBA")
+    alpha.putalpha(Image.fromarray((x * 4).astype(numpy.uint8)))
+    image.convert("L").save(FOLDER / "grey.png")
+    sharp.quantize(32).save(FOLDER / "palette.png")
+    alpha.save(FOLDER / "alpha.png")
+    Image.fromarray((x * 1000 + y * 200).astype(numpy.uint16)).save(FOLDER / "deep.png")
+    image.save(FOLDER / "full.jpg", quality=95, subsampling=0)
+    image.save(FOLDER / "halved.jpg", quality=95, subsampling=2)
+    image.convert("L").save(FOLDER / "grey.jpg", quality=95)
+    image.save(FOLDER / "lossy.webp", quality=95)
+    sharp.save(FOLDER / "lossless.webp", lossless=True)
+    tensors = {}
+    for path in sorted(FOLDER.iterdir()):
+        if path.suffix in (".png", ".jpg", ".webp"):
+            with Image.open(path) as read:
+                deep = read.mode.startswith("I")  # PIL clips these where others scale them
+                pixels = numpy.array(read).astype(numpy.uint32) >> 8 if deep else numpy.array(read.convert("RGB"))
+            pixels = numpy.repeat(pixels[..., None], 3, axis=-1) if deep else pixels
+            tensors[path.name] = torch.from_numpy(numpy.ascontiguousarray(pixels.astype(numpy.uint8)))
+    save_file(tensors, FOLDER / "images.safetensors")
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    seeded = torch.Generator().manual_seed(5)
+    make_resize(seeded)
+    make_images(seeded)
+    make_references(torch.Generator().manual_seed(6))
