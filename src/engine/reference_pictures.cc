@@ -20,7 +20,8 @@ constexpr int64_t kLeastReferenceSide = 64, kMostReferenceAspect = 8;
 media::VideoReader open_picture(const std::string& path) {
   media::VideoReader reader(path);
   if (reader.fps() > 0)
-    input_error(path, "a video or an animation, and {} takes pictures; give one of its frames",
+    input_error(path,
+                "a GIF, an animation or a video, and {} takes pictures; give one of its frames as a PNG",
                 field("image"));
   return reader;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <random>
 
 #include "core/cpu.h"
@@ -309,7 +310,7 @@ parallel::Workload workload(std::span<const Settings> batch, const Model& model)
   all.steps = settings.steps;
   all.pictures = 0;
   all.guided = false;
-  all.unguided_scale = settings.unguided_scale;
+  all.unguided_scale = model.is_distilled ? std::numeric_limits<double>::infinity() : settings.unguided_scale;
   for (const Settings& each : batch) {
     all.pictures += each.pictures();
     all.guided |= each.guided();

@@ -39,7 +39,12 @@ namespace {
 // A warm-up step computes what one rank would compute, and sends all its messages.
 void warn_of_endless_warmup(Job& job) {
   const parallel::Layout& layout = job.layout;
-  if (!layout.is_all_warmup || (layout.patches == 1 && !layout.displacement)) return;
+  const bool is_synchronous =
+      layout.displacement && layout.displacement->mode == parallel::DisplacedMode::kFullSync;
+  if (is_synchronous && job.arguments.parallel.warmup_steps)
+    job.settings.warnings.push_back(field("warmup_steps") +
+                                    " has no effect: in the mode full_sync every step is synchronous");
+  if (is_synchronous || !layout.is_all_warmup || (layout.patches == 1 && !layout.displacement)) return;
   job.settings.warnings.push_back(
       fmt::format("every step is a warm-up step, which is synchronous and slower; lower {}, or raise {}",
                   field("warmup_steps"), field("num_inference_steps")));

@@ -1,7 +1,11 @@
 #include "models/qwen3_prompt.h"
 
+#include <string>
+#include <utility>
+
 #include "core/error.h"
 #include "core/field_name.h"
+#include "core/log.h"
 
 namespace tessera::models {
 namespace {
@@ -12,6 +16,17 @@ void require_right_padding(const text::BpeTokenizer& tokenizer, const std::files
   if (!tokenizer.pad_id()) input_error(where, "'pad_token' must be a token: the model takes padded prompts");
   if (tokenizer.pads_left())
     input_error(where, "'padding_side' must be \"right\": the model takes padded prompts");
+}
+
+// The tokens of a turn that ends before anything of its prompt comes, so that they are those of `empty`,
+// the turn without one. Otherwise nothing.
+std::optional<std::vector<int64_t>> tokens_without_prompt(const text::BpeTokenizer& tokenizer,
+                                                          const std::string& turn, const std::string& empty,
+                                                          int64_t max_length) {
+  const SuppressLog suppress_log;  // one warning for all prompts takes the place of one for each
+  std::vector<int64_t> ids = tokenizer.encode(empty, max_length);
+  const bool fills = static_cast<int64_t>(ids.size()) == max_length;
+  return fills && ids == tokenizer.encode(turn, max_length) ? std::optional(std::move(ids)) : std::nullopt;
 }
 
 void require_positions(int64_t tokens, const std::optional<int64_t>& most) {
@@ -52,15 +67,24 @@ Qwen3TextEncoder::Qwen3TextEncoder(const std::filesystem::path& tokenizer,
 }
 
 std::vector<Conditioning> Qwen3TextEncoder::encode(const std::vector<Prompt>& prompts, int64_t max_length) {
+  const std::string empty = template_.user_turn("", own_.enable_thinking);
   std::vector<Qwen3Encoder::Tokens> tokens;
+  bool is_lost = false;
   for (const Prompt& prompt : prompts) {
+    const std::string turn = template_.user_turn(prompt.text, own_.enable_thinking);
+    const auto template_alone = tokens_without_prompt(tokenizer_, turn, empty, max_length);
+    is_lost |= template_alone && !prompt.text.empty();
     std::vector<int64_t> ids =
-        tokenizer_.encode(template_.user_turn(prompt.text, own_.enable_thinking), max_length, prompt.text);
+        template_alone ? *template_alone : tokenizer_.encode(turn, max_length, prompt.text);
     const auto valid = static_cast<int64_t>(ids.size());
     require_positions(valid, own_.most_tokens);
     if (own_.pads) ids.resize(static_cast<size_t>(max_length), *tokenizer_.pad_id());
     tokens.push_back({std::move(ids), valid});
   }
+  if (is_lost)
+    log_warning(
+        "[{}] is {}, of which the chat template takes all, so that nothing of the prompt is left; raise it",
+        field("max_sequence_length"), max_length);
   std::vector<Conditioning> conditionings;
   for (const at::Tensor& states : encoder_(tokens)) conditionings.push_back({{kTokens, states}});
   return conditionings;

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "core/error.h"
@@ -165,6 +166,10 @@ std::string describe_degrees(const Violation& violation, const ParallelOptions& 
       return fmt::format("{} needs as many {}, the request has {}", given("data_parallel_degree", wished),
                          workload.token_frames > 1 ? "videos" : "images", available);
     case Rule::kBranches:
+      if (std::isinf(workload.unguided_scale)) {
+        return fmt::format("{} needs guidance, and the model is distilled to run without it",
+                           field("use_cfg_parallel"));
+      }
       return fmt::format("{} needs a guidance scale above {} and a negative branch",
                          field("use_cfg_parallel"), workload.unguided_scale);
     case Rule::kStreams:

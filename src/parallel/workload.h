@@ -26,7 +26,7 @@ struct Workload {
   int64_t steps = 1;
   int64_t pictures = 1;
   bool guided = true;  // has an unconditional branch, as it has with guidance scales above the next number
-  double unguided_scale = 1;
+  double unguided_scale = 1;  // infinite: the model runs without guidance
   // Whether the sampler may step slices of the latents separately (samplers::Sampler::is_elementwise()).
   bool has_elementwise_sampler = true;
   // Whether the branches of guidance may be combined patch by patch.

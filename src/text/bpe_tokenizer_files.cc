@@ -166,6 +166,11 @@ BpeTokenizerFiles read_bpe_tokenizer_files(const fs::path& folder, const std::st
   if (!has_json && row == nullptr) {
     input_error(folder.string(), "there is no tokenizer.json, which tokenizers of class '{}' need", name);
   }
+  if (!has_json && type_at(folder / "vocab.json") == fs::file_type::not_found) {
+    input_error(folder.string(),
+                "holds neither tokenizer.json nor vocab.json with merges.txt; get the files of the tokenizer "
+                "again");
+  }
   const JsonConfig document = has_json ? JsonConfig::read(json) : JsonConfig();
   BpeTokenizerFiles files =
       has_json ? parse_bpe_tokenizer_json(document) : read_vocabulary_and_merges(folder);

@@ -44,18 +44,31 @@ std::optional<fs::path> find_variant(const fs::path& folder, Library library, co
 
 // Names of weights in a folder that have none of the names that count.
 [[noreturn]] void refuse_names(const fs::path& folder, Library library) {
+  const size_t plain = library == Library::kDiffusers ? 1 : 0;
+  const std::string wanted = names_of(library, "").at(plain), index = names_of(library, "").at(1 - plain);
+  const std::string stem = wanted.substr(0, wanted.find('.'));
   std::vector<std::string> others;
   bool other_format = false;
   std::error_code code;
   for (const fs::path& path : list_folder(folder, code)) {
     const std::string name = path.filename().string();
     // `model-00001-of-00002.safetensors` is a shard, which is only usable through an index.
+    const bool is_file = name.find(".safetensors") != std::string::npos;
     const bool is_shard = name.find("-of-") != std::string::npos;
-    if (name.find(".safetensors") != std::string::npos && !is_shard) others.push_back(name);
+    if (is_file && is_shard && name.starts_with(stem)) {
+      input_error(folder.string(),
+                  "holds {}, which is a part of the weights, but no {}, which says what the parts hold; get "
+                  "that file too",
+                  name, index);
+    }
+    if (is_file && !is_shard) others.push_back(name);
     other_format |= name.ends_with(".bin") || name.ends_with(".ckpt") || name.ends_with(".pt");
   }
   if (code) input_error(folder.string(), "cannot list the folder: {}", code.message());
-  const std::string wanted = names_of(library, "").at(library == Library::kDiffusers ? 1 : 0);
+  for (const std::string& name : others) {
+    if (name.ends_with(".safetensors"))
+      refuse_additions(SafetensorsFile(folder / name).header(), (folder / name).string());
+  }
   if (!others.empty()) {
     input_error(
         folder.string(),
@@ -137,6 +150,8 @@ const NamedTensor& Checkpoint::find(const std::string& key) const {
     if (const KnownFile* const known = recognise(file->header()))
       what = fmt::format("; by its names {} is of {}", file->path().filename().string(), known->title);
   }
+  const std::string original = files_.empty() ? "" : original_name(files_.front()->header(), key);
+  if (!original.empty()) what = fmt::format(", which is '{}' in the names of this file", original);
   input_error(folder_.string(), "weight '{}' is missing{}", key, what);
 }
 

@@ -1,5 +1,6 @@
 #include "weights/denoiser_file.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
@@ -112,10 +113,12 @@ std::optional<Match> match(std::string_view pattern, std::string_view name) {
   return found;
 }
 
+// A star for which there is no word stays.
 std::string filled(std::string_view pattern, const Match& match) {
   std::string name;
   auto word = match.words.begin();
-  for (const char each : pattern) each == '*' ? name.append(*word++) : name.append(1, each);
+  for (const char each : pattern)
+    each == '*' && word != match.words.end() ? name.append(*word++) : name.append(1, each);
   return name.append(match.rest);
 }
 
@@ -138,13 +141,20 @@ bool is_of_denoiser(const Known& known) {
   return known.file->class_name == kZImage || known.file->class_name == kFlux2;
 }
 
+const std::vector<Rule>& rules_of(const Known& known) {
+  return known.file->class_name == kZImage ? z_image_rules() : flux2_rules();
+}
+
+std::string_view without_prefix(std::string_view key, std::string_view prefix) {
+  return key.substr(key.starts_with(prefix) ? prefix.size() : 0);
+}
+
 class DenoiserNames {
  public:
-  explicit DenoiserNames(const Known& known)
-      : prefix_(known.prefix), rules_(known.file->class_name == kZImage ? z_image_rules() : flux2_rules()) {}
+  explicit DenoiserNames(const Known& known) : prefix_(known.prefix), rules_(rules_of(known)) {}
 
   void add(const std::string& key, const NamedTensor& tensor) {
-    const std::string_view name = std::string_view(key).substr(key.starts_with(prefix_) ? prefix_.size() : 0);
+    const std::string_view name = without_prefix(key, prefix_);
     for (const Rule& rule : rules_) {
       const std::optional<Match> found = match(rule.from, name);
       if (!found) continue;
@@ -194,6 +204,25 @@ NamedTensors denoiser_tensors(const NamedTensors& tensors) {
   DenoiserNames names(*known);
   for (const auto& [key, tensor] : tensors) names.add(key, tensor);
   return std::move(names.result);
+}
+
+std::string original_name(const TensorFileHeader& header, const std::string& key) {
+  const std::optional<Known> known = recognise_in(header.tensors);
+  if (!known || !is_of_denoiser(*known)) return {};
+  const std::vector<Rule>& rules = rules_of(*known);
+  const auto is_original = [&](const auto& each) {
+    const std::string_view name = without_prefix(each.first, known->prefix);
+    return std::any_of(rules.begin(), rules.end(),
+                       [&](const Rule& rule) { return match(rule.from, name).has_value(); });
+  };
+  if (std::none_of(header.tensors.begin(), header.tensors.end(), is_original)) return {};
+  for (const Rule& rule : rules) {
+    for (const std::string_view to : rule.to) {
+      if (const std::optional<Match> found = match(to, key))
+        return std::string(known->prefix).append(filled(rule.from, *found));
+    }
+  }
+  return known->prefix.empty() ? "" : std::string(known->prefix).append(key);
 }
 
 }  // namespace tessera::weights

@@ -2,6 +2,7 @@
 // https://github.com/Tongyi-MAI/Z-Image, FLUX.2: https://github.com/black-forest-labs/flux2) or of diffusers.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "weights/named_tensor.h"
@@ -26,5 +27,9 @@ bool is_in_single_file(const TensorFileHeader& header, std::string_view part);
 // others keep their names, so that nothing goes unnoticed. Returns nothing for a file of no known model.
 // Throws Error(kInput) where two tensors would have one name.
 NamedTensors denoiser_tensors(const NamedTensors& tensors);
+
+// The name in such a file of the tensor that holds the weight `key` of diffusers; empty if that has the
+// same name, and if the names of the file are diffusers' or of no model that is known.
+std::string original_name(const TensorFileHeader& header, const std::string& key);
 
 }  // namespace tessera::weights

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/text.h"
 #include "weights/block_format.h"
 
 namespace tessera::weights {
@@ -228,6 +229,9 @@ bool is_gguf(std::string_view beginning) {
 }
 
 TensorFileHeader parse_gguf(std::span<const std::byte> file, uint64_t file_bytes, const std::string& where) {
+  if (file_bytes < kMagic.size())
+    input_error(where, "a file of {} is too short for GGUF: {}",
+                counted(static_cast<int64_t>(file_bytes), "byte"), kGetFileAgain);
   if (!is_gguf({reinterpret_cast<const char*>(file.data()), file.size()}))
     input_error(where, "is no GGUF file: it does not begin with {}", kMagic);
   GgufReader reader(file, where);

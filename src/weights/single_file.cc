@@ -201,7 +201,7 @@ void refuse_additions(const TensorFileHeader& header, const std::string& where) 
   const auto has = [&](std::string_view part) {
     return any_name(header, [&](std::string_view key) { return key.find(part) != std::string_view::npos; });
   };
-  if (has("lora_") || has(".lora.") || has("hada_"))
+  if (has("lora_") || has(".lora.") || has("hada_") || has("lokr_"))
     input_error(where, "is a LoRA, which cannot be added to a model yet; name a whole model");
   if (any_name(header, [](std::string_view key) {
         return key.starts_with("control_model.") || key.starts_with("controlnet_");

@@ -80,6 +80,11 @@ def lora(model):
     write_safetensors(model / WEIGHTS, {f"transformer.single_transformer_blocks.0.attn.to_out.{name}.weight": FOUR for name in ("lora_A", "lora_B")})
 
 
+def lora_alone(model):
+    (model / WEIGHTS).unlink()
+    write_safetensors(model / "transformer" / "pytorch_lora_weights.safetensors", {"single_blocks.0.linear1.lora_down.weight": FOUR})
+
+
 def double_key(folder, _, first, second):
     tensors = read_safetensors(folder / first)[0]
     name = sorted(tensors)[0]
@@ -89,7 +94,9 @@ def double_key(folder, _, first, second):
 # A folder: the model, what is changed in it, what the line says.
 FOLDERS = [
     # Shards.
-    (KLEIN, Shards(WEIGHTS, lambda folder, index, *_: index.unlink()), "transformer] no diffusion_pytorch_model.safetensors in this folder"),
+    (KLEIN, Shards(WEIGHTS, lambda folder, index, *_: index.unlink()),
+     "but no diffusion_pytorch_model.safetensors.index.json, which says what the parts hold; get that file too"),
+    (KLEIN, Shards(TEXT, lambda folder, index, *_: index.unlink()), "but no model.safetensors.index.json, which says what the parts hold"),
     (KLEIN, Shards(WEIGHTS, lambda folder, _, first, second: (folder / second).unlink()), "00002-of-00002.safetensors] no such file"),
     (KLEIN, Shards(TEXT, lambda folder, _, first, second: (folder / first).unlink()), "model-00001-of-00002.safetensors] no such file"),
     (KLEIN, Shards(WEIGHTS, lambda folder, _, first, second: cut(second, 100)(folder)), "00002-of-00002.safetensors] the header should have"),
@@ -106,6 +113,7 @@ FOLDERS = [
     (KLEIN, cut("vae/diffusion_pytorch_model.safetensors", 2000), "vae/diffusion_pytorch_model.safetensors]"),
     (KLEIN, lambda model: (model / WEIGHTS).unlink(), "transformer] no diffusion_pytorch_model.safetensors in this folder"),
     (KLEIN, lora, "is a LoRA, which cannot be added to a model yet"),
+    (KLEIN, lora_alone, "pytorch_lora_weights.safetensors] is a LoRA, which cannot be added to a model yet"),
     (KLEIN, copied(TEXT, WEIGHTS), "' is missing; by its names diffusion_pytorch_model.safetensors is of a text encoder"),
     (KLEIN, lambda model: write_gguf(model / WEIGHTS, original_tensors_of_flux2()), "is a GGUF file, which holds a transformer alone; name it as --model, and this folder as --config"),
     (KLEIN, lambda model: shutil.copyfile(Z_IMAGE.folder / WEIGHTS, model / WEIGHTS), "' is missing; by its names diffusion_pytorch_model.safetensors is of Z-Image"),
@@ -127,6 +135,7 @@ FOLDERS = [
     # Chat templates and tokenizers.
     (KLEIN, text("tokenizer/chat_template.jinja", "{{ messages }}"), "chat_template.jinja] the chat template"),
     (KLEIN, text("tokenizer/chat_template.jinja", ""), "chat template"),
+    (KLEIN, lambda model: (model / "tokenizer" / "tokenizer.json").unlink(), "tokenizer] holds neither tokenizer.json nor vocab.json with merges.txt"),
     (KLEIN, text("tokenizer/tokenizer.json", "{}"), "tokenizer.json]"), (KLEIN, cut("tokenizer/tokenizer.json", 500), "tokenizer.json]"),
     # Configs.
     (KLEIN, keys(CONFIG, patch_size=2), "'patch_size' is 2: the model would predict more channels than its latents have"),
@@ -219,7 +228,11 @@ def broken_files_of_a_transformer(box):
     whole = (inputs / "whole.gguf").read_bytes()
     for length in (0, 3, 4, 7, 20, 30, 60, 500, len(whole) // 2, len(whole) - 33):
         (inputs / "cut.gguf").write_bytes(whole[:length])
-        refuse(inputs / "cut.gguf", "cut.gguf]")
+        refuse(inputs / "cut.gguf", "cut.gguf] a file of 3 bytes is too short for GGUF" if length == 3 else "cut.gguf]")
+    tensors = original_tensors_of_flux2()
+    for key, missing in (("double_blocks.0.img_attn.qkv.weight", "transformer_blocks.0.attn.to_q.weight"), ("img_in.weight", "x_embedder.weight")):
+        write_gguf(inputs / "part.gguf", {name: tensor for name, tensor in tensors.items() if name != key})
+        refuse(inputs / "part.gguf", f"part.gguf] weight '{missing}' is missing, which is '{key}' in the names of this file")
     assert not failures, "\n".join(failures)
 
 

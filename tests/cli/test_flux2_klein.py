@@ -92,7 +92,7 @@ def pictures_that_klein_refuses(box):
             (3, "[missing.png] no such file", "--image", "missing.png"),
             (3, "[text.png] not an image or video", "--image", "text.png"),
             (3, "small.jpg] 40 x 56 pixels: sides must be at least 64 pixels", "--image", small),
-            (3, "a video or an animation, and --image takes pictures; give one of its frames", "--image", MOVING),
+            (3, "a GIF, an animation or a video, and --image takes pictures; give one of its frames as a PNG", "--image", MOVING),
             (2, "[--image-size] 64 x 600 pixels: a side may be at most 8 times as long as the other", "--image-size", "64x600"),
             (2, "[--image-size] expected two numbers", "--image-size", "64"),
             (2, "[--image-size] 2 of them for 1 of --image; leave them out", "--image", PICTURE, "--image-size", "70x101", "--image-size", "64x64"),
@@ -114,11 +114,19 @@ def a_distilled_klein(box):
     assert "no effect" not in outcome.err, outcome
     outcome = TINY.generate(box, "a cat", *TINY.SMALL, "--negative-prompt", "blurry", model=model)
     assert f"--negative-prompt has no effect: {NO_GUIDANCE}\n" in outcome.err, outcome
-    TINY.refuse(box, 2, "--use-cfg-parallel needs a guidance scale above 1 and a negative branch", "--use-cfg-parallel", model=model)
+    for scale in ((), ("--guidance-scale", "4")):
+        TINY.refuse(box, 2, "--use-cfg-parallel needs guidance, and the model is distilled to run without it", "--use-cfg-parallel", *scale, model=model)
     for folder, scale in ((TINY.folder, 4), (model, 1)):
         outcome = box.run("models", folder)
         said = f"FLUX.2 klein: images of 1024 x 1024 by default, 50 steps, guidance {scale}, 512 tokens a prompt\n"
         assert outcome.code == 0 and said in outcome.out and "warning" not in outcome.out, outcome
+
+
+@test
+def a_limit_that_leaves_nothing_of_a_prompt(box):
+    outcome = TINY.generate(box, "a cat", *TINY.SMALL, "--max-sequence-length", "3")
+    said = "[--max-sequence-length] is 3, of which the chat template takes all, so that nothing of the prompt is left; raise it"
+    assert outcome.err.count(said) == 1 and "too long" not in outcome.err, outcome
 
 
 @test

@@ -182,6 +182,12 @@ def warmup_has_the_requested_length(box):
     for flags, steps, said in ((words[len(PICTURE):], "3", 1), (words[len(PICTURE):], "2", 0), (["--displaced-patch-degree", "2"], "3", 1)):
         outcome = box.generate(*PICTURE, *flags, "--warmup-steps", steps)
         assert outcome.err.count("warning: every step is a warm-up step") == said, outcome
+    # Where every step is synchronous in any case.
+    for steps in ([], ["--warmup-steps", "3"]):
+        outcome = box.generate(*PICTURE, "--displaced-patch-degree", "2", "--displaced-mode", "full_sync", *steps)
+        assert "every step is a warm-up step" not in outcome.err, outcome
+        has_no_effect = "--warmup-steps has no effect: in the mode full_sync every step is synchronous"
+        assert (has_no_effect in outcome.err) == bool(steps), outcome
 
 
 # The following tests check the reports of several ranks.

@@ -104,7 +104,8 @@ TEST(DenoiserFiles, NothingIsLeftUnreadInSilence) {
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 3);
     EXPECT_EQ(std::string(error.what()),
-              fmt::format("[{}] weight 'single_transformer_blocks.0.attn.to_out.weight' is missing",
+              fmt::format("[{}] weight 'single_transformer_blocks.0.attn.to_out.weight' is missing, which is "
+                          "'single_blocks.0.linear2.weight' in the names of this file",
                           path.string()));
   }
 }

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/field_name.h"
 #include "core/log.h"
 #include "ops/operation.h"
 #include "tests/support/checkpoint_fixture.h"
@@ -363,6 +364,16 @@ TEST_F(Qwen3TextEncoderTest, CutsTheTemplateWithThePrompt) {
   }
   ASSERT_EQ(warnings.size(), 2U);
   EXPECT_NE(warnings[0].find("the prompt 'A Red circle above"), std::string::npos) << warnings[0];
+  // Nothing of them is left.
+  Qwen3TextEncoder encoder = load({.states = {1}}, {}, statistics);
+  encoder.encode({{.text = prompts_[1]}, {.text = prompts_[2]}, {.text = ""}}, 3);
+  ASSERT_EQ(warnings.size(), 3U);
+  EXPECT_EQ(warnings[2],
+            fmt::format("[{}] is 3, of which the chat template takes all, so that nothing of the prompt is "
+                        "left; raise it",
+                        field("max_sequence_length")));
+  encoder.encode({{.text = ""}}, 3);
+  EXPECT_EQ(warnings.size(), 3U);
 }
 
 // Rows of padding on the left are at other positions.

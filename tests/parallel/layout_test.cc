@@ -414,6 +414,9 @@ std::vector<Refused> refused() {
     workload.unguided_scale = 0;
     workload.guided = false;
     add(degrees(1, true, 1, 1, 1, 1), {}, {"use_cfg_parallel needs a guidance scale above 0"}, workload);
+    workload.unguided_scale = std::numeric_limits<double>::infinity();
+    add(degrees(1, true, 1, 1, 1, 1), {}, {"use_cfg_parallel needs guidance, and the model is distilled"},
+        workload);
   }
   // One message reports everything that is wrong.
   {

@@ -188,6 +188,22 @@ TEST_F(CheckpointTest, ListsWhatIsThereUnderOtherNames) {
   EXPECT_TRUE(Checkpoint(folder_, kTransformers, "bf16").has("w"));
 }
 
+TEST_F(CheckpointTest, SaysThatAnIndexOfShardsIsMissing) {
+  write_safetensors(folder_ / "model-00001-of-00002.safetensors", {{"w", at::zeros({1})}});
+  const std::string message = refusal([&] { Checkpoint checkpoint(folder_, kTransformers); });
+  EXPECT_NE(message.find("but no model.safetensors.index.json, which says what the parts hold"),
+            std::string::npos)
+      << message;
+}
+
+TEST_F(CheckpointTest, SaysThatAnotherFileIsALora) {
+  for (const char* name : {"to_q.lora_A.weight", "to_q.lora_down.weight", "to_q.lokr_w1"}) {
+    write_safetensors(folder_ / "pytorch_lora_weights.safetensors", {{name, at::zeros({1})}});
+    const std::string message = refusal([&] { Checkpoint checkpoint(folder_, kTransformers); });
+    EXPECT_NE(message.find("pytorch_lora_weights.safetensors] is a LoRA"), std::string::npos) << message;
+  }
+}
+
 TEST_F(CheckpointTest, ReadsShards) {
   write_safetensors(folder_ / "m-00001-of-00002.safetensors", {{"a", at::zeros({1})}});
   write_safetensors(folder_ / "m-00002-of-00002.safetensors", {{"b", at::ones({1})}});

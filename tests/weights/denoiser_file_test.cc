@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "core/error.h"
 #include "weights/single_file.h"
 
@@ -164,6 +166,23 @@ TEST(DenoiserFile, OthersAreKnownByName) {
   EXPECT_TRUE(is_in_single_file(known, "transformer"));
   EXPECT_FALSE(is_in_single_file(known, "vae"));
   EXPECT_FALSE(is_in_single_file(known, "text_encoder"));
+}
+
+TEST(DenoiserFile, OriginalNames) {
+  const std::string prefix = "model.diffusion_model.";
+  for (const auto& [file, key, original] :
+       std::vector<std::tuple<TensorFileHeader, std::string, std::string>>{
+           {file_of(kOfZImage), "layers.3.attention.to_k.weight", "layers.3.attention.qkv.weight"},
+           {file_of(kOfZImage), "all_final_layer.2-1.linear.bias", "final_layer.linear.bias"},
+           {file_of(kOfZImage), "cap_embedder.1.weight", ""},
+           {file_of(kOfZImage, prefix), "cap_embedder.1.weight", prefix + "cap_embedder.1.weight"},
+           {file_of({{"double_stream_modulation_img.lin.weight", {2}}}, prefix),
+            "transformer_blocks.7.attn.add_v_proj.weight", prefix + "double_blocks.7.txt_attn.qkv.weight"},
+           {file_of({{"double_stream_modulation_img.lin.weight", {2}}}),
+            "single_transformer_blocks.1.attn.norm_q.weight", "single_blocks.1.norm.query_norm.*"},
+           {file_of({{"double_stream_modulation_img.linear.weight", {2}}}), "x_embedder.weight", ""},
+           {file_of({{"x", {2}}}), "x_embedder.weight", ""}})
+    EXPECT_EQ(original_name(file, key), original) << key;
 }
 
 TEST(DenoiserFile, TwoTensorsOfOneNameAreRefused) {

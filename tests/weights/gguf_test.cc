@@ -152,7 +152,8 @@ TEST(Gguf, RefusesWhatItCannotRead) {
   for (int i = 0; i < 20; ++i) deep += gguf_number(9, 4) + gguf_number(1, 8);
   const std::string twice = gguf_file({{"a", {1}, 0, four}, {"a", {1}, 0, four}});
   for (const auto& [file, part] : std::vector<std::pair<std::string, std::string>>{
-           {"GGU", "is no GGUF file"},
+           {"GGU", "a file of 3 bytes is too short for GGUF: " + again},
+           {"GGU.", "is no GGUF file"},
            {version, "version 1 of GGUF cannot be read"},
            {big, "big-endian files of GGUF cannot be read"},
            {"GGUF" + gguf_number(3, 4), again},
