@@ -22,6 +22,9 @@ void check_source(const Source& source, const std::string& where) {
   const std::optional<int64_t> stated = stated_size(source);
   if (stated && *stated > source.size)
     input_error(where, "the file is cut off: it has {} bytes and needs at least {}", source.size, *stated);
+  for (const std::string_view tiff : {std::string_view("II*\0", 4), std::string_view("MM\0*", 4)}) {
+    if (beginning.starts_with(tiff)) input_error(where, "a TIFF, which is not read; convert it to a PNG");
+  }
   if (is_animated_webp(beginning))
     input_error(where, "an animated WebP, which is not read; convert it to an MP4 or a GIF");
 }

@@ -23,10 +23,10 @@ struct ReadLimits {
   int64_t pixels = int64_t{1} << 26;  // of a frame
 };
 
-// Reads PNG, JPEG, WebP and GIF files, and videos in MP4, MOV, WebM, MKV and AVI files, by their contents,
-// whatever their names. A video's first video track is read. Frames are turned as players turn them: by the
-// matrix of the track, or the EXIF data of an image. media/libav/colours.h says how colours
-// are converted. A file is all that is opened: what it names elsewhere is not followed.
+// Reads PNG, JPEG, WebP, BMP and GIF files, and videos in MP4, MOV, WebM, MKV and AVI files, by their
+// contents, whatever their names. A video's first video track is read. Frames are turned as players turn
+// them: by the matrix of the track, or the EXIF data of an image. media/libav/colours.h says how colours are
+// converted. A file is all that is opened: what it names elsewhere is not followed.
 //
 // A file that is missing, damaged, cut off, too large or of another kind is an Error(kInput) that names it,
 // from the constructor or later.

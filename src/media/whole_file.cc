@@ -1,9 +1,12 @@
 #include "media/whole_file.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <cctype>
 #include <limits>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace tessera::media {
@@ -24,6 +27,7 @@ class Bytes {
     return size_ >= begin + text.size() && std::string_view(&bytes_[begin], text.size()) == text;
   }
   bool any(size_t end) const { return size_ >= end; }
+  std::string_view text(size_t begin, size_t count) const { return {&bytes_[begin], count}; }
   uint64_t byte(size_t at) const { return static_cast<uint8_t>(bytes_[at]); }
   uint64_t big_endian(size_t begin, size_t count) const {
     uint64_t value = 0;
@@ -101,6 +105,50 @@ std::optional<int64_t> end_of_gif(const Source& source) {
   return offset + 1;
 }
 
+// PNG (ISO/IEC 15948): chunks of a length, a type, content and a checksum, of which the last is IEND.
+std::optional<int64_t> end_of_png(const Source& source) {
+  constexpr int64_t kSignature = 8, kBesideContent = 12;
+  constexpr int kMostChunks = 1 << 22;
+  const auto is_letter = [](char each) { return std::isalpha(static_cast<unsigned char>(each)) != 0; };
+  int64_t offset = kSignature;
+  for (int i = 0; i < kMostChunks; ++i) {
+    const Bytes chunk(source, offset);
+    if (!chunk.any(8)) return offset + kBesideContent;
+    const std::string_view type = chunk.text(4, 4);
+    if (!std::all_of(type.begin(), type.end(), is_letter)) return {};
+    offset += kBesideContent + static_cast<int64_t>(chunk.big_endian(0, 4));
+    if (offset > source.size || type == "IEND") return offset;
+  }
+  return {};
+}
+
+// JPEG (ITU-T T.81): segments of a marker and a length until the first scan, and then data in which a byte
+// 0xFF is never in front of the end's, up to the end.
+std::optional<int64_t> end_of_jpeg(const Source& source) {
+  constexpr uint64_t kMark = 0xFF, kScan = 0xDA, kEnd = 0xD9;
+  constexpr int64_t kPart = 1 << 16;
+  const int64_t more = source.size + 1;
+  int64_t offset = 2;
+  for (uint64_t kind = 0; kind != kScan;) {
+    const Bytes segment(source, offset);
+    if (!segment.any(2)) return more;
+    if (segment.byte(0) != kMark) return {};
+    kind = segment.byte(1);
+    if (kind == kEnd) return offset + 2;
+    if (kind == kMark) {  // fills up
+      ++offset;
+      continue;
+    }
+    if (!segment.any(4)) return more;
+    offset += 2 + static_cast<int64_t>(segment.big_endian(2, 2));
+  }
+  for (; offset < source.size; offset += kPart) {
+    const size_t end = read_bytes(source, offset, kPart + 1).find("\xFF\xD9");
+    if (end != std::string::npos) return offset + static_cast<int64_t>(end) + 2;
+  }
+  return std::max(offset, more);
+}
+
 }  // namespace
 
 std::optional<int64_t> stated_size(const Source& source) {
@@ -114,6 +162,8 @@ std::optional<int64_t> stated_size(const Source& source) {
     return end_of_element(source, *head);
   }
   if (start.has(0, "GIF8")) return end_of_gif(source);
+  if (start.has(0, "\x89PNG\r\n\x1A\n")) return end_of_png(source);
+  if (start.has(0, "\xFF\xD8\xFF")) return end_of_jpeg(source);
   if (start.has(0, "RIFF") && start.has(8, "WEBP"))
     return static_cast<int64_t>(start.little_endian(4, 4)) + 8;
   return {};

@@ -244,9 +244,29 @@ def png(width, height):
             + chunk(b"IEND", b""))
 
 
+def gif(width, height):
+    """One black frame, of codes of eight bits, which 128 sets back."""
+    pixels = width * height
+    codes = b"".join(b"\x80" + bytes(min(100, pixels - at)) for at in range(0, pixels, 100)) + b"\x81"
+    blocks = b"".join(bytes([len(codes[at:at + 255])]) + codes[at:at + 255] for at in range(0, len(codes), 255))
+    return (struct.pack("<6sHHBBB", b"GIF89a", width, height, 0x86, 0, 0) + bytes(3 * 128) + struct.pack("<BHHHHB", 0x2C, 0, 0, width, height, 0)
+            + b"\x07" + blocks + b"\0;")
+
+
+def bmp_of_16_bits(width, height):
+    size = 2 * width * height
+    return struct.pack("<2sIIIIiiHHIIiiII", b"BM", 54 + size, 0, 54, 40, width, height, 1, 16, 0, size, 0, 0, 0, 0) + bytes(size)
+
+
+JPEG = (ROOT / "tests" / "golden" / "media" / "full.jpg").read_bytes()
 PICTURES = [
     (png(1, 1), "one.png] 1 x 1 pixels: sides must be at least 64 pixels"), (png(64, 63), "one.png] 63 x 64 pixels: sides must be at least 64 pixels"),
-    (png(64, 513), "one.png] 513 x 64 pixels: a side may be at most 8 times as long as the other"), (b"", "one.png]"), (png(80, 80)[:60], "one.png]"),
+    (png(64, 513), "one.png] 513 x 64 pixels: a side may be at most 8 times as long as the other"), (b"", "one.png]"), 
+    (png(80, 80)[:60], "one.png] the file is cut off: it has 60 bytes and needs at least"),
+    (png(80, 80)[:-12], "one.png] the file is cut off"), (JPEG[:len(JPEG) // 2], "one.png] the file is cut off"),
+    (JPEG[:-2], "one.png] the file is cut off"), (gif(64, 80), "one.png] a GIF, an animation or a video, and --image takes pictures"),
+    (bmp_of_16_bits(64, 64), "one.png] a BMP of 16 bits a pixel, which is not read; convert it to a PNG"),
+    (b"II*\0" + bytes(100), "one.png] a TIFF, which is not read"), (b"MM\0*" + bytes(100), "one.png] a TIFF, which is not read"),
     (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "one.png] not an image or video"), (png(0, 64), "one.png]"),
 ]
 

@@ -117,9 +117,20 @@ def make_images(generator):
     image.convert("L").save(FOLDER / "grey.jpg", quality=95)
     image.save(FOLDER / "lossy.webp", quality=95)
     sharp.save(FOLDER / "lossless.webp", lossless=True)
+    # Hard edges of colour, with odd sides, in each way in which colours are at half the resolution.
+    odd = Image.fromarray(picture(37, 51, generator).numpy())
+    for name, options in {"sharp-444.jpg": {"subsampling": 0}, "sharp-422.jpg": {"subsampling": 1}, "sharp-420.jpg": {"subsampling": 2},
+                          "progressive-420.jpg": {"subsampling": 2, "progressive": True}, "coarse-420.jpg": {"subsampling": 2, "quality": 10},
+                          "sharp.webp": {}, "coarse.webp": {"quality": 10}}.items():
+        odd.save(FOLDER / name, **{"quality": 90, **options})
+    see_through = odd.convert("RGBA")
+    see_through.putalpha(Image.fromarray((numpy.mgrid[0:37, 0:51][1] * 5).astype(numpy.uint8)))
+    see_through.save(FOLDER / "alpha.webp", quality=80)
+    odd.save(FOLDER / "true-colour.bmp")
+    odd.quantize(16).save(FOLDER / "palette.bmp")
     tensors = {}
     for path in sorted(FOLDER.iterdir()):
-        if path.suffix in (".png", ".jpg", ".webp"):
+        if path.suffix in (".png", ".jpg", ".webp", ".bmp"):
             with Image.open(path) as read:
                 deep = read.mode.startswith("I")  # PIL clips these where others scale them
                 pixels = numpy.array(read).astype(numpy.uint32) >> 8 if deep else numpy.array(read.convert("RGB"))

@@ -19,9 +19,9 @@ LAYERS = 28  # of text, of which the denoiser takes the states behind 9, 18 and 
 PICTURES = tempfile.TemporaryDirectory()
 
 
-def picture(height, width):
+def picture(height, width, suffix=".png"):
     """The file of a picture to refer to: smooth colours, and edges."""
-    path = pathlib.Path(PICTURES.name) / f"{height}x{width}.png"
+    path = pathlib.Path(PICTURES.name) / f"{height}x{width}{suffix}"
     if not path.exists():
         y, x = np.mgrid[0:1:height * 1j, 0:1:width * 1j]
         edges = (4 * x).astype(int) + (3 * y).astype(int) & 1
@@ -41,7 +41,7 @@ class Row(parity_z_image.Row):
     scheduler: tuple = SHIFT
     guidance: float | None = 4.0
     tokens: int | None = 48
-    references: tuple = ()  # sizes of pictures, height and width
+    references: tuple = ()  # sizes of pictures, height and width, and how the name ends if not .png
 
     def request(self):
         return {**super().request(), **({"image": [str(picture(*size)) for size in self.references]} if self.references else {})}
@@ -204,6 +204,7 @@ ROWS = [
     # All ranks encode pictures, or rank 0 alone.
     ranks("--ring-degree 3", "a large picture", references=((300, 400),), heads=(1, 8), size=(48, 48)),
     ranks("--ulysses-degree 2 --no-vae-parallel", "a picture", references=((112, 80),)),
+    klein("pictures in other formats", references=((83, 101, ".webp"), (64, 75, ".bmp"))),
 ]
 
 

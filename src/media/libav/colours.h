@@ -25,14 +25,15 @@ class FromRgb {
 // A video is converted as the reference reads it (PyAV's to_rgb(): swscale with SWS_BILINEAR, which repeats
 // the chroma of a block), with one difference: PyAV takes BT.601 even if the file names another matrix, this
 // takes the named one, so that the colours are those that players show. Both take BT.601 if the file names
-// none. A still image has its chroma interpolated, as PIL's decoders do.
+// none. Still images are converted as PIL's decoders do, libjpeg and libwebp, which interpolate chroma.
 class ToRgb {
  public:
-  explicit ToRgb(bool is_still) : is_still_(is_still) {}
+  // `still` is the codec of a still image, and none of a video.
+  explicit ToRgb(AVCodecID still) : still_(still) {}
   Image operator()(const AVFrame& frame);  // of the first one's size
 
  private:
-  bool is_still_;
+  AVCodecID still_;
   AVPixelFormat format_ = AV_PIX_FMT_NONE;
   Scaler scaler_;
   Frame rgb_;

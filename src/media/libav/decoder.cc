@@ -19,13 +19,13 @@ namespace tessera::media {
 namespace {
 
 // These formats hold all that they show, whereas a playlist could name other files or a place in a network.
-constexpr const char* kStills = "png_pipe,jpeg_pipe,webp_pipe";
+constexpr const char* kStills = "png_pipe,jpeg_pipe,webp_pipe,bmp_pipe";
 constexpr const char* kVideos = "mov,mp4,matroska,webm,avi,gif,apng";
-constexpr const char* kReadable = "PNG, JPEG, WebP, GIF, MP4, MOV, WebM, MKV and AVI";
+constexpr const char* kReadable = "PNG, JPEG, WebP, BMP, GIF, MP4, MOV, WebM, MKV and AVI";
 constexpr const char* kDecoders =
     "h264,hevc,av1,libdav1d,vp8,vp9,mpeg1video,mpeg2video,mpeg4,msmpeg4v2,msmpeg4,h263,theora,prores,dnxhd,"
     "ffv1,huffyuv,"
-    "ffvhuff,utvideo,rawvideo,qtrle,mjpeg,png,apng,gif,webp";
+    "ffvhuff,utvideo,rawvideo,qtrle,mjpeg,png,apng,gif,webp,bmp";
 
 int refuse_to_open(AVFormatContext*, AVIOContext**, const char*, int, AVDictionary**) {
   return AVERROR(EACCES);
@@ -183,9 +183,10 @@ void LibavDecoder::open_codec() {
   codec_->pkt_timebase = stream.time_base;
   codec_->thread_count = 1;
   codec_->max_pixels = limits_.pixels;
-  codec_->err_recognition = AV_EF_EXPLODE;  // libav repairs what it can by default
+  codec_->err_recognition = AV_EF_EXPLODE;          // libav repairs what it can by default
+  if (is_still_) codec_->idct_algo = FF_IDCT_FAAN;  // the exact one, to which libjpeg's is nearest
   check(avcodec_open2(codec_.get(), codec, nullptr));
-  to_rgb_.emplace(is_still_);
+  to_rgb_.emplace(is_still_ ? codec->id : AV_CODEC_ID_NONE);
 }
 
 // Hands the next packet of the track to the codec, or signals the end of the packets.
@@ -215,6 +216,9 @@ bool LibavDecoder::receive() {
       input_error(where_, "the size of its frames changes from {} x {} to {} x {}", height, width,
                   frame_->height, frame_->width);
     }
+    const int bits = av_pix_fmt_desc_get(static_cast<AVPixelFormat>(frame_->format))->comp[0].depth;
+    if (codec_->codec_id == AV_CODEC_ID_BMP && 1 < bits && bits < 8)
+      input_error(where_, "a BMP of 16 bits a pixel, which is not read; convert it to a PNG");
     if (sws_isSupportedInput(static_cast<AVPixelFormat>(frame_->format)) == 0)
       input_error(where_, "its pixels cannot be converted to RGB");
     return true;
