@@ -20,9 +20,9 @@ test: setup           ## set up, build, and run every test (a few minutes)
 	@python3 tests/tools/draw_mutants_test.py --quiet
 	@python3 tests/tools/layout_open_sora_test.py --quiet
 	@python3 tests/tools/published_test.py --quiet
-	@tools/ci/side_by_side.sh "tools/ci/run_unit_tests.sh $(BUILD)/tests/tessera_tests" "tests/cli/run.sh $(BUILD)/tessera --together" \
-	  "tools/ci/test_capped.sh $(BUILD)/tests/tessera_tests"
-	@tests/cli/run.sh $(BUILD)/tessera --alone
+	@tools/ci/side_by_side.sh "tools/ci/run_unit_tests.sh $(BUILD)/tests/tessera_tests" \
+	  "tests/cli/run.sh $(BUILD)/tessera -m 'not alone'" "tools/ci/test_capped.sh $(BUILD)/tests/tessera_tests"
+	@tests/cli/run.sh $(BUILD)/tessera -m alone -n 0
 
 check:                ## run tests, parity, score, soak, sanitizers, fuzzing and lint at full length, before a release (hours)
 	@tools/ci/check.sh
@@ -33,7 +33,7 @@ build: setup          ## set up and build the program
 help:                 ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*##/\1\t/p' Makefile | expand -t 10
 
-setup:                ## install missing Debian packages and libtorch; does nothing the second time
+setup:                ## install missing Debian packages, libtorch and pytest; does nothing the second time
 	@tools/setup.sh
 
 bench: setup          ## time Tessera against diffusers, and two ranks against one: ratios
@@ -78,7 +78,7 @@ soak: build           ## kill and stop ranks at random, cancel requests of one e
 
 hosts: build          ## run on several hosts (network namespaces) under torchrun, Open MPI, MPICH and Slurm
 	@tools/setup.sh hosts
-	python3 tests/cli/hosts.py $(BUILD)/tessera
+	.venv/bin/python tests/cli/hosts.py $(BUILD)/tessera
 
 nccl: setup           ## check that code for GPUs compiles (fetches 1.6 GB of NVIDIA's packages for their headers)
 	@tools/setup.sh python

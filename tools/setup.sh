@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what the build needs and the system lacks: Debian packages (only as root; otherwise it prints their names) and
-# libtorch, which comes from pip into .venv unless TORCH_DIR names its folder. `setup.sh python` adds the Python packages that
-# only goldens, parity and benchmarks need, `setup.sh fuzz` and `setup.sh lint` add clang's tools, `setup.sh hosts` adds other
-# launchers, `setup.sh browser` adds Chromium. A second run does nothing.
+# Installs what the build and its tests need and the system lacks: Debian packages (only as root; otherwise it prints their
+# names), and from pip into .venv libtorch, unless TORCH_DIR names its folder, and pytest. `setup.sh python` adds the Python
+# packages that only goldens, parity and benchmarks need, `setup.sh fuzz` and `setup.sh lint` add clang's tools, `setup.sh hosts`
+# adds other launchers, `setup.sh browser` adds Chromium. A second run does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -44,7 +44,7 @@ while read -r _ package; do missing+=("$package"); done <"$probe.out"
 for each in $files; do
   compgen -G "${each%%:*}" >/dev/null || missing+=("${each##*:}")
 done
-[ -n "${TORCH_DIR:-}" ] || [ -x .venv/bin/python ] || python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+[ -x .venv/bin/python ] || python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 if [ ${#missing[@]} -gt 0 ]; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "setup: installing ${missing[*]}"
@@ -56,8 +56,8 @@ if [ ${#missing[@]} -gt 0 ]; then
   fi
 fi
 
+[ -x .venv/bin/python ] || python3 -m venv .venv
 if [ -z "${TORCH_DIR:-}" ] || [ "${1:-}" = python ]; then
-  [ -x .venv/bin/python ] || python3 -m venv .venv
   have=$(.venv/bin/python -c 'import importlib.metadata as m; print(m.version("torch").split("+")[0])' 2>/dev/null || true)
   if [ "$have" != "$torch_version" ]; then
     echo "setup: installing torch $torch_version into .venv"
@@ -66,11 +66,12 @@ if [ -z "${TORCH_DIR:-}" ] || [ "${1:-}" = python ]; then
   fi
 fi
 
-if [ "${1:-}" = python ]; then
-  stamp=.venv/.requirements
-  if ! cmp -s tools/requirements.txt "$stamp"; then
-    echo "setup: installing tools/requirements.txt into .venv"
-    .venv/bin/python -m pip install -q --no-compile --disable-pip-version-check -r tools/requirements.txt
-    cp tools/requirements.txt "$stamp"
-  fi
-fi
+# Installs what a file lists, if it has changed since it was copied into .venv under the given name.
+install_listed() {
+  cmp -s "$1" ".venv/$2" && return
+  echo "setup: installing $1 into .venv"
+  .venv/bin/python -m pip install -q --disable-pip-version-check "${@:3}" -r "$1"
+  cp "$1" ".venv/$2"
+}
+install_listed tests/cli/requirements.txt .tests
+[ "${1:-}" != python ] || install_listed tools/requirements.txt .requirements --no-compile

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests two hosts, which are network namespaces joined by a link. Four ranks on them, started by hand, torchrun, Open MPI,
 MPICH and Slurm, generate the same latents as one host, and the loss of the link or of a rank ends all of them. `make test`
-does not include these tests: they need the launchers, and root or user namespaces. hosts.py PROGRAM [NAME...]
+does not include these tests: they need the launchers, and root or user namespaces. hosts.py PROGRAM [ARGUMENT of pytest...]
 """
 import contextlib
 import os
@@ -13,8 +13,10 @@ import sys
 import tempfile
 import time
 
+import pytest
+
 from files import difference, read_latents
-from harness import ROOT, Skipped, run_all, test
+from harness import ROOT
 
 PORT = "29517"
 TORCHRUN = shutil.which("torchrun", path=f"{ROOT}/.venv/bin:{os.environ['PATH']}")
@@ -151,8 +153,7 @@ def assert_ended(box, hosts, results, needles):
         assert host.processes() == [] and host.listeners() == [], (host.processes(), host.listeners())
 
 
-@test
-def ranks_on_two_hosts(box):
+def test_ranks_on_two_hosts(box):
     one, pipe = local_latents(box), local_latents(box, PIPEFUSION)
     with two_hosts() as hosts:
         for degrees in FOUR_RANKS:
@@ -160,8 +161,7 @@ def ranks_on_two_hosts(box):
             assert_generated(box, results, pipe if degrees == PIPEFUSION else one, " ".join(degrees))
 
 
-@test
-def torchrun_on_two_hosts(box):
+def test_torchrun_on_two_hosts(box):
     expected = local_latents(box)
     with two_hosts() as hosts:
         address = hosts[0].address
@@ -186,8 +186,7 @@ def fake_ssh(folder, hosts):
     return path
 
 
-@test
-def mpi_launchers_on_two_hosts(box):
+def test_mpi_launchers_on_two_hosts(box):
     expected = local_latents(box)
     with two_hosts() as hosts:
         agent, hostfile = fake_ssh(box.folder, hosts), box.folder / "hostfile"
@@ -242,10 +241,9 @@ def slurm(folder, hosts):
         daemon.terminate()
 
 
-@test
-def srun_on_two_hosts(box):
+def test_srun_on_two_hosts(box):
     if "4294967295" not in pathlib.Path("/proc/self/uid_map").read_text():
-        raise Skipped("Slurm's daemons do not start as root of a user namespace")
+        pytest.skip("Slurm's daemons do not start as root of a user namespace")
     expected = local_latents(box)
     with tempfile.TemporaryDirectory() as folder, two_hosts() as hosts, slurm(pathlib.Path(folder), hosts) as start:
         for pmi in ("none", "pmi2"):
@@ -255,8 +253,7 @@ def srun_on_two_hosts(box):
             assert " on 4 ranks (ring 2, ulysses 2) with 1 thread each" in results[0][2], results
 
 
-@test
-def launchers_on_one_host(box):
+def test_launchers_on_one_host(box):
     launchers = [[TORCHRUN, "--no-python", "--nproc-per-node", "4", "--master-port", PORT],
                  ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np", "4", "-x", f"MASTER_PORT={PORT}"],
                  ["mpiexec.hydra", "-n", "4", "-genv", "MASTER_PORT", PORT]]
@@ -274,8 +271,7 @@ def wait_for_first_steps(ranks):
     time.sleep(1)
 
 
-@test
-def a_link_that_goes_down_ends_all_ranks(box):
+def test_a_link_that_goes_down_ends_all_ranks(box):
     expected = local_latents(box)
     for number, degrees in enumerate(FOUR_RANKS):
         with two_hosts() as hosts:
@@ -294,8 +290,7 @@ def a_link_that_goes_down_ends_all_ranks(box):
             assert_generated(box, finish(start_ranks(box, hosts, [*LATENT, *EXACT[0]])), expected, "the next run")
 
 
-@test
-def a_link_that_recovers_in_time_is_no_failure(box):
+def test_a_link_that_recovers_in_time_is_no_failure(box):
     words = [*LATENT, "--num-inference-steps", "200", *EXACT[0]]
     with two_hosts() as hosts:
         assert all(code == 0 for code, _, _ in finish(start_ranks(box, hosts, words)))
@@ -309,8 +304,7 @@ def a_link_that_recovers_in_time_is_no_failure(box):
         assert_generated(box, finish(ranks), expected, "3 s without a link")
 
 
-@test
-def a_killed_rank_ends_the_ranks_of_both_hosts(box):
+def test_a_killed_rank_ends_the_ranks_of_both_hosts(box):
     for victim in (0, 3):
         with two_hosts() as hosts:
             ranks = start_ranks(box, hosts, [*LONG, *EXACT[0], "--timeout", "60"])
@@ -324,8 +318,7 @@ def a_killed_rank_ends_the_ranks_of_both_hosts(box):
             print(f"  rank {victim} killed: ended after {seconds:.1f} s", flush=True)
 
 
-@test
-def hosts_that_cannot_connect(box):
+def test_hosts_that_cannot_connect(box):
     words = [*LONG, *EXACT[0], "--timeout", "6"]
     with two_hosts() as hosts:
         place = f"{hosts[0].address}:{PORT}"
@@ -362,7 +355,7 @@ def find_missing():
 
 def main():
     if len(sys.argv) < 2:
-        return "usage: hosts.py PROGRAM [NAME...]"
+        return "usage: hosts.py PROGRAM [ARGUMENT of pytest...]"
     if os.geteuid() != 0:
         become_root = ["unshare", "--user", "--map-root-user"]
         if subprocess.run([*become_root, "true"], capture_output=True).returncode != 0:
@@ -370,7 +363,7 @@ def main():
         os.execvp(become_root[0], [*become_root, sys.executable, *sys.argv])
     if missing := find_missing():
         return f"hosts: cannot run: {missing}"
-    return run_all(os.path.abspath(sys.argv[1]), sys.argv[2:])
+    return pytest.main(["-n", "0", "-s", f"--program={sys.argv[1]}", __file__, *sys.argv[2:]])
 
 
 if __name__ == "__main__":

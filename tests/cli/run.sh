@@ -1,3 +1,7 @@
 #!/usr/bin/env bash
-# run.sh PROGRAM [NAME...] [-MODULE...]: runs the tests of the command line.
-exec python3 "$(dirname "$0")/run.py" "$@"
+# run.sh PROGRAM [ARGUMENT...]: runs the tests of the command line. The arguments are those of pytest, such as -k NAME.
+set -euo pipefail
+program=$(realpath "${1:?the program is missing}")
+cd "$(dirname "$0")"
+[ -x ../../.venv/bin/pytest ] || { echo "run.sh: no pytest in .venv; make setup installs it" >&2; exit 1; }
+exec ../../.venv/bin/python -m pytest --program="$program" "${@:2}"

@@ -5,7 +5,7 @@ import json
 import re
 
 from files import Page, says, table_rows
-from harness import MODEL, ROOT, SMALL, test
+from harness import MODEL, ROOT, SMALL
 
 VIDEO = ["--num-frames", "51", "--height", "240", "--width", "426"]
 MACHINES = sorted(path.stem for path in (ROOT / "machines").glob("*.json"))
@@ -17,8 +17,7 @@ def analysis(box, machine, *arguments):
     return json.loads(outcome.out)
 
 
-@test
-def analyzes_on_every_machine_that_ships(box):
+def test_analyzes_on_every_machine_that_ships(box):
     sheets = {"a100", "h100", "h200", "l40", "l20", "t4", "tx8", "cpu-avx2", "cpu-avx512", "cpu-amx"}
     assert sheets | {"a100-nvlink", "a100-pcie", "l20-pcie", "t4-pcie"} == set(MACHINES), MACHINES
     for machine in MACHINES:
@@ -40,8 +39,7 @@ def analyzes_on_every_machine_that_ships(box):
             assert abs(each["communication_seconds"] - each["dram_seconds"] - each["noc_seconds"]) < 1e-12, each
 
 
-@test
-def more_steps_samples_and_devices(box):
+def test_more_steps_samples_and_devices(box):
     one = analysis(box, "h100", *VIDEO)
     assert abs(analysis(box, "h100", *VIDEO, "--num-inference-steps", "60")["total_seconds"] / one["total_seconds"] - 2) < 1e-9
     more = analysis(box, "h100", *VIDEO, "--batch", "4")
@@ -66,8 +64,7 @@ def hardware(box, trace, machine, *arguments):
     return json.loads(outcome.out)
 
 
-@test
-def the_hardware_of_traces_of_every_family(box):
+def test_the_hardware_of_traces_of_every_family(box):
     for model, words in ((MODEL, SMALL[:-2]), (ROOT / "models" / "shapes-xl", ["--height", "64", "--width", "64"]),
                          (ROOT / "models" / "shapes-video", ["--num-frames", "17", "--height", "64", "--width", "64"])):
         assert box.run("trace", "a cat", "--model", model, *words, "--num-inference-steps", "7", "-o", "t.json").code == 0
@@ -106,8 +103,7 @@ def the_hardware_of_traces_of_every_family(box):
     assert lines[0].startswith("phase,operation,role,dtype,count,shape,split,compute_seconds,dram_seconds"), lines[0]
 
 
-@test
-def the_hardware_of_ranks(box):
+def test_the_hardware_of_ranks(box):
     assert box.run("trace", "a cat", "--model", MODEL, *SMALL[:-2], "--ulysses-degree", "2", "--num-inference-steps", "5",
                    "-o", "t.json").code == 0
     ranks = json.loads((box.folder / "t.json").read_text())["ranks"]
@@ -129,8 +125,7 @@ def the_hardware_of_ranks(box):
         assert max(row["end_seconds"] for row in slow["ranks"]) == slow["total_seconds"] and len(slow["ranks"]) == 2, slow["ranks"]
 
 
-@test
-def the_hardware_of_several_traces(box):
+def test_the_hardware_of_several_traces(box):
     """One table compares runs, however many steps their traces hold; it has the totals of each trace alone."""
     methods = {"one": [], "cfg": ["--use-cfg-parallel"], "pipe": ["--pipefusion-parallel-degree", "2", "--warmup-steps", "1"]}
     for name, words in methods.items():
@@ -173,9 +168,7 @@ def the_hardware_of_several_traces(box):
                "pipe.json", "--machine", "l40", "--num-inference-steps", "3")
 
 
-
-@test
-def tables_fit_into_150_columns(box):
+def test_tables_fit_into_150_columns(box):
     """What is too long for that goes on below; nothing is left out."""
     video = ["--model", ROOT / "models" / "shapes-video", "--num-frames", "17"]
     eight = ["--use-cfg-parallel", "--ulysses-degree", "2", "--ring-degree", "2"]
@@ -198,8 +191,7 @@ def tables_fit_into_150_columns(box):
     assert max(map(len, table.splitlines()[:-1])) <= 150 and "GFLOP" in table, text
 
 
-@test
-def the_plots_of_a_report(box):
+def test_the_plots_of_a_report(box):
     """They have the numbers of the views."""
     assert box.run("trace", "a cat", "--model", MODEL, *SMALL[:-2], "--dtype", "fp32", "--ulysses-degree", "2", "-o", "t.json").code == 0
     assert box.run("analyze", "report", "t.json", "--machine", "h100", "-o", "r.html").code == 0
@@ -229,8 +221,7 @@ def the_plots_of_a_report(box):
     assert abs(least * (next_to_it / least) ** ((bend - x0) / (x1 - x0)) / ridge - 1) < 0.01, (ticks, bend, ridge)
 
 
-@test
-def no_total_without_what_does_not_fit(box):
+def test_no_total_without_what_does_not_fit(box):
     assert box.run("trace", "a cat", "--model", MODEL, *SMALL, "-o", "t.json").code == 0
     machine = json.loads((ROOT / "machines" / "h100.json").read_text())
     machine["sram_kib_per_tile"] = 0.05
@@ -248,8 +239,7 @@ def no_total_without_what_does_not_fit(box):
     assert f"Not counted, since no split fits: {', '.join(found['without'])}\n" in text, text
 
 
-@test
-def the_hardware_of_a_trace_refuses(box):
+def test_the_hardware_of_a_trace_refuses(box):
     assert box.run("trace", "a cat", "--model", MODEL, *SMALL, "-o", "t.json").code == 0
     words = ["analyze", "hardware", "t.json", "--machine", "h100"]
     box.refuse(2, "[--num-frames] does not go with hardware of a trace", *words, "--num-frames", "51")
@@ -265,8 +255,7 @@ def the_hardware_of_a_trace_refuses(box):
     box.refuse(3, "none.json] is no trace", "analyze", "hardware", "none.json", "--machine", "h100")
 
 
-@test
-def hardware_as_csv(box):
+def test_hardware_as_csv(box):
     found = analysis(box, "h100", *VIDEO)["operators"]
     rows = list(csv.DictReader(box.run("analyze", "hardware", "--machine", "h100", "--csv", *VIDEO).out.splitlines()))
     assert [row["name"] for row in rows] == [each["name"] for each in found], rows
@@ -276,16 +265,14 @@ def hardware_as_csv(box):
         assert (row["shape"], row["split"], row["bound"]) == (each["shape"], each["split"], each["bound"]), (row, each)
 
 
-@test
-def the_published_machine_has_no_link(box):
+def test_the_published_machine_has_no_link(box):
     tx8 = ["analyze", "hardware", "--machine", "tx8", *VIDEO]
     box.refuse(2, "tx8.json does not tell the bandwidth of its link 'die-to-die'", *tx8, "--dies", "16")
     found = analysis(box, "tx8", *VIDEO, "--dies", "16", "--link-gb-per-s", "50")
     assert abs(found["exchange_seconds"] / (found["exchange_bytes"] / 50e9) - 1) < 1e-9, found
 
 
-@test
-def a_machine_file_of_ones_own(box):
+def test_a_machine_file_of_ones_own(box):
     machine = json.loads((ROOT / "machines" / "a100.json").read_text())
     path = box.folder / "mine.json"
 
@@ -312,8 +299,7 @@ def a_machine_file_of_ones_own(box):
     box.refuse(3, "[mine.json: links[1]] 'kind' must be a kind that no link before it has, got", *words)
 
 
-@test
-def analyze_refuses(box):
+def test_analyze_refuses(box):
     words = ["analyze", "hardware", "--machine", "h100", *VIDEO]
     box.refuse(3, "did you mean h100?", "analyze", "hardware", "--machine", "h10", *VIDEO)
     box.refuse(3, "no such file", "analyze", "hardware", "--machine", "nowhere.json", *VIDEO)
@@ -330,8 +316,7 @@ def analyze_refuses(box):
                "--dtype", "bf16")
 
 
-@test
-def help_page_and_completion_know_analyze(box):
+def test_help_page_and_completion_know_analyze(box):
     text, page = box.run("analyze", "--help").out, box.run("man").out.replace("\\-", "-")
     script = box.run("completion", "bash").out
     for option in ("--machine", "--dies", "--link-gb-per-s", "--num-frames", "--json"):

@@ -7,8 +7,10 @@ import statistics
 import subprocess
 import time
 
+import pytest
+
 from files import assert_near, read_latents
-from harness import MODEL, ROOT, SMALL, test, words_of
+from harness import MODEL, ROOT, SMALL, words_of
 from running import alive, children, start
 from test_launchers import finish_ranks, start_ranks, torchrun_variables
 from test_ranks import NEAR
@@ -23,8 +25,7 @@ def write_machine(box, **changes):
     return ["--machine", "mine.json"]
 
 
-@test
-def a_plan_chooses_the_layout_of_a_run(box):
+def test_a_plan_chooses_the_layout_of_a_run(box):
     machine = write_machine(box)
     base = ["a cat", "--seed", "5", *SMALL, "--output-type", "latent"]
     outcome = box.generate(*base, *AUTO, *machine, "--report", "auto.json", "-o", "auto.safetensors")
@@ -51,8 +52,7 @@ def a_plan_chooses_the_layout_of_a_run(box):
     assert read_latents(box.folder / "again.safetensors") == latents
 
 
-@test
-def a_report_has_a_plan_beside_the_run(box):
+def test_a_report_has_a_plan_beside_the_run(box):
     machine = write_machine(box)
     box.generate("a cat", *SMALL, "--ulysses-degree", "2", *machine, "--report", "r.json")
     report = box.report("r.json")
@@ -69,8 +69,7 @@ def a_report_has_a_plan_beside_the_run(box):
     assert "plan" not in box.report("r.json")
 
 
-@test
-def a_plan_takes_several_prompts_and_videos(box):
+def test_a_plan_takes_several_prompts_and_videos(box):
     machine = write_machine(box)
     prompts = ["a cat", "a dog", "a bird", "a cow"]
     box.generate(*prompts, *SMALL, *AUTO, *machine, "--report", "r.json")
@@ -85,8 +84,7 @@ def a_plan_takes_several_prompts_and_videos(box):
         assert box.report("r.json")["plan"]["seconds"]["predicted"] > 0, more
 
 
-@test
-def a_plan_of_a_run_is_stale_on_demand(box):
+def test_a_plan_of_a_run_is_stale_on_demand(box):
     # On slow links, what hides messages behind computing is soonest.
     machine = write_machine(box, links=[{"kind": "slow", "gb_per_s": 0.001, "latency_us": 10}])
     words = ["a cat", "--height", "64", "--width", "64", "--no-resolution-binning", "--guidance-scale", "1", "--num-inference-steps",
@@ -98,8 +96,7 @@ def a_plan_of_a_run_is_stale_on_demand(box):
     assert settings[1].get("displaced_patch_degree", 1) * settings[1].get("pipefusion_parallel_degree", 1) == 2, settings[1]
 
 
-@test
-def a_plan_of_a_run_refuses_what_it_cannot_be(box):
+def test_a_plan_of_a_run_refuses_what_it_cannot_be(box):
     machine = write_machine(box)
     words = ["generate", "a cat", "--model", MODEL, *SMALL]
     box.refuse(2, "[--parallel] auto needs --nproc", *words, "--parallel", "auto", *machine)
@@ -118,8 +115,7 @@ def a_plan_of_a_run_refuses_what_it_cannot_be(box):
     box.refuse(2, "[--output]", *words, *AUTO, "-o", "no/such/folder/out.png")
 
 
-@test
-def ranks_of_a_launcher_are_not_planned(box):
+def test_ranks_of_a_launcher_are_not_planned(box):
     words = ["generate", "a cat", "--model", MODEL, *SMALL]
     for more, name in ((["--parallel", "auto"], "--parallel"), (["--use-cfg-parallel", "--machine", "l40"], "--machine")):
         first, second = finish_ranks(start_ranks(box, torchrun_variables, [[*words, *more]] * 2))
@@ -128,8 +124,8 @@ def ranks_of_a_launcher_are_not_planned(box):
     assert box.files() == [], box.files()
 
 
-@test(alone=True)
-def this_host_is_measured_once(box):
+@pytest.mark.alone
+def test_this_host_is_measured_once(box):
     fast = {"TESSERA_CALIBRATION_SECONDS": "1", "XDG_CACHE_HOME": str(box.folder / "cache")}
     words = ["a cat", *SMALL, *AUTO, "-o", "out.png"]
     first = box.generate(*words, env=fast)
@@ -152,8 +148,7 @@ def this_host_is_measured_once(box):
     assert [path.name for path in file.parent.iterdir()] == [file.name], list(file.parent.iterdir())
 
 
-@test
-def ctrl_c_ends_the_measuring_of_a_host(box):
+def test_ctrl_c_ends_the_measuring_of_a_host(box):
     os.environ |= {"TESSERA_CALIBRATION_SECONDS": "60", "XDG_CACHE_HOME": str(box.folder / "cache")}
     try:
         run = start(box.program, box.folder, "a cat", "--model", MODEL, *SMALL, *AUTO)
@@ -174,8 +169,7 @@ def ctrl_c_ends_the_measuring_of_a_host(box):
     assert [name for name in box.files() if pathlib.Path(box.folder, name).is_file()] == [], box.files()
 
 
-@test
-def a_report_of_a_recording_draws_its_plan_beside_it(box):
+def test_a_report_of_a_recording_draws_its_plan_beside_it(box):
     machine = write_machine(box)
     box.generate("a cat", *SMALL, "--ulysses-degree", "2", "--record", "run.json")
     outcome = box.run("analyze", "report", "run.json", *machine, "-o", "r.html")

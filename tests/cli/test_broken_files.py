@@ -7,7 +7,7 @@ import struct
 import zlib
 
 from files import change_json, read_safetensors, write_safetensors
-from harness import ROOT, test
+from harness import ROOT
 from test_denoiser_files import original_tensors_of_flux2, write_gguf
 from tiny_pipeline import TinyPipeline
 
@@ -154,8 +154,7 @@ FOLDERS = [
 ]
 
 
-@test
-def broken_folders(box):
+def test_broken_folders(box):
     failures = []
     for number, (family, change, needle) in enumerate(FOLDERS):
         model = family.copy(box)
@@ -206,8 +205,7 @@ GGUF = [
 ]
 
 
-@test
-def broken_files_of_a_transformer(box):
+def test_broken_files_of_a_transformer(box):
     inputs = box.folder / "in"
     inputs.mkdir()
     failures = []
@@ -271,8 +269,7 @@ PICTURES = [
 ]
 
 
-@test
-def broken_pictures_to_edit(box):
+def test_broken_pictures_to_edit(box):
     failures = []
     for number, (content, needle) in enumerate(PICTURES):
         (box.folder / "one.png").write_bytes(content)

@@ -2,14 +2,12 @@
 import json
 import signal
 
-from harness import test
 from running import start
 
 FAST = ["--seconds", "1", "--dtype", "fp32", "--threads", "1"]
 
 
-@test
-def calibrates_a_machine_that_analyses_take(box):
+def test_calibrates_a_machine_that_analyses_take(box):
     outcome = box.run("calibrate", *FAST, "--nproc", "2", "-o", "mine.json")
     assert outcome.code == 0 and outcome.out == "mine.json\n", outcome
     assert "measuring 2 ranks of 2" in outcome.err, outcome.err
@@ -26,23 +24,20 @@ def calibrates_a_machine_that_analyses_take(box):
         assert found.code == 0 and json.loads(found.out)["total_seconds"] > 0, found
 
 
-@test
-def calibrates_one_rank_and_says_nothing(box):
+def test_calibrates_one_rank_and_says_nothing(box):
     outcome = box.run("calibrate", *FAST, "--nproc", "1", "-q", "-o", "-")
     assert outcome.code == 0 and outcome.err == "", outcome
     assert json.loads(outcome.out)["links"] == [] and box.files() == [], box.files()
 
 
-@test
-def refuses_a_calibration_before_it_measures(box):
+def test_refuses_a_calibration_before_it_measures(box):
     box.refuse(2, "--output", "calibrate", *FAST, "-o", "no/such/folder/machine.json")
     box.refuse(2, "--threads", "calibrate", "--threads", "0")
     box.refuse(2, "fp32 or bf16", "calibrate", "--dtype", "int8")
     assert box.files() == []
 
 
-@test
-def ends_a_calibration_without_a_file(box):
+def test_ends_a_calibration_without_a_file(box):
     for until in ("measuring 2 ranks of 2", "operations in fp32"):
         run = start(box.program, box.folder, "--seconds", "60", "--nproc", "2", "--dtype", "fp32", "-o", "mine.json", command="calibrate")
         run.wait_for(until)

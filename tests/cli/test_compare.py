@@ -5,7 +5,6 @@ import json
 import re
 
 from files import says
-from harness import test
 
 SIZES = ["--layers", "24", "--hidden", "1024", "--heads", "16", "--sequence", "2048"]
 EIGHT = [*SIZES, "--degree", "8"]
@@ -49,8 +48,7 @@ def formulas_of(value):
             yield from formulas_of(each)
 
 
-@test
-def compare_has_the_value_of_each_formula(box):
+def test_compare_has_the_value_of_each_formula(box):
     some = [*EIGHT, "--batch", "16", "--mesh", "2x4", "--frames", "16", "--vocabulary", "50304"]
     for words in ([*some], [*some, "--train"], [*some, "--train", "--key-value-heads", "8", "--ring-degree", "4"],
                   [*some, "--train", "--interleaved", "3", "--micro-batches", "16"], [*EIGHT, "--batch", "8"],
@@ -74,8 +72,7 @@ def compare_has_the_value_of_each_formula(box):
         assert count > 50, count
 
 
-@test
-def compare_prints_a_table(box):
+def test_compare_prints_a_table(box):
     text = compare(box, *EIGHT)
     for line in (r"TP +heads, weights +336.0 MiB +0 +72.1 MiB .*", r"Ring +tokens +168.0 MiB\* .*", r"KV gather +tokens +168.0 MiB +0 .*",
                  r"Ulysses +tokens, heads +42.0 MiB +0 .*", r"DP +no: 1 sample is too few for 8 ranks",
@@ -92,8 +89,7 @@ def compare_prints_a_table(box):
     compare(box, *EIGHT, "--degree", "64", "--frames", "64", "--train")
 
 
-@test
-def compare_prints_what_json_has(box):
+def test_compare_prints_what_json_has(box):
     for words in ([*EIGHT, "--batch", "8", "--frames", "16"], [*EIGHT, "--batch", "8", "--frames", "16", "--train"]):
         lines = compare(box, *words).split("\n\n")[2].splitlines()[2:]
         methods = json.loads(compare(box, *words, "--json"))["methods"]
@@ -118,8 +114,7 @@ def compare_prints_what_json_has(box):
             assert [cell.endswith("*") for cell in cells] == stars + [False] * len(rest), (line, method["sends"])
 
 
-@test
-def compare_of_uneven_parts_has_the_values_of_the_busiest_rank(box):
+def test_compare_of_uneven_parts_has_the_values_of_the_busiest_rank(box):
     sizes = ["--layers", "28", "--hidden", "1152", "--heads", "16", "--sequence", "4097", "--degree", "8", "--key-value-heads", "1",
              "--frames", "17"]
     text = compare(box, *sizes)
@@ -135,8 +130,7 @@ def compare_of_uneven_parts_has_the_values_of_the_busiest_rank(box):
     assert "uneven" not in compare(box, *EIGHT)
 
 
-@test
-def compare_as_csv_has_what_json_has(box):
+def test_compare_as_csv_has_what_json_has(box):
     for words in ([*EIGHT, "--batch", "8", "--frames", "16"], [*EIGHT, "--batch", "8", "--train"], EIGHT):
         rows = list(csv.DictReader(box.run("compare", *words, "--csv").out.splitlines()))
         methods = json.loads(compare(box, *words, "--json"))["methods"]
@@ -153,8 +147,7 @@ def compare_as_csv_has_what_json_has(box):
             assert row["idle"] == (str(method["idle"]["value"]) if "idle" in method else ""), (row, method)
 
 
-@test
-def compare_refuses(box):
+def test_compare_refuses(box):
     box.refuse(2, "[--csv] and --json are two forms", "compare", *EIGHT, "--csv", "--json")
     box.refuse(2, "[--layers] is missing", "compare")
     box.refuse(2, "[--degree] is missing", "compare", *SIZES)

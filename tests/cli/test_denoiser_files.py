@@ -4,7 +4,7 @@ import shutil
 import struct
 
 from files import assert_near, read_latents, read_safetensors, write_safetensors
-from harness import ROOT, test
+from harness import ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
 MODEL, KLEIN = GOLDEN / "tiny-z-image", GOLDEN / "tiny-flux2-klein"
@@ -80,8 +80,7 @@ def inputs(box):
     return folder, configs
 
 
-@test
-def z_image_from_single_files(box):
+def test_z_image_from_single_files(box):
     folder, configs = inputs(box)
     expected, _ = latents(box, ["--model", MODEL])
     tensors = original_tensors()
@@ -107,8 +106,7 @@ def z_image_from_single_files(box):
     assert "more.safetensors] 4 weights are not used, from 'layers.0.attention.to_k.bias' to 'vae.x'" in errors, errors
 
 
-@test
-def flux2_klein_from_single_files(box):
+def test_flux2_klein_from_single_files(box):
     (box.folder / "in").mkdir()
     expected, _ = latents(box, ["--model", KLEIN])
     tensors = original_tensors_of_flux2()
@@ -122,8 +120,7 @@ def flux2_klein_from_single_files(box):
                box.folder / "in" / "model.gguf", "--config", MODEL, *SMALL)
 
 
-@test
-def quantised_z_image(box):
+def test_quantised_z_image(box):
     """`tessera models` says what the numbers are, of files in eight bits and in blocks."""
     folder, configs = inputs(box)
     files = GOLDEN / "z-image-files"
@@ -134,8 +131,7 @@ def quantised_z_image(box):
         assert "has shape" in json.loads(outcome.out)["reason"], outcome
 
 
-@test
-def invalid_denoiser_files(box):
+def test_invalid_denoiser_files(box):
     folder, configs = inputs(box)
     tensors = original_tensors()
 

@@ -10,8 +10,10 @@ import struct
 import subprocess
 import tempfile
 
+import pytest
+
 from files import read_safetensors, write_safetensors
-from harness import MODEL, ROOT, SMALL, Skipped, test
+from harness import MODEL, ROOT, SMALL
 from test_launchers import finish_ranks, start_ranks, torchrun_variables
 
 USAGE = [  # words after `generate "a cat" --model MODEL`, and text that the error must contain
@@ -93,14 +95,12 @@ USAGE = [  # words after `generate "a cat" --model MODEL`, and text that the err
 ]
 
 
-@test
-def usage_errors(box):
+def test_usage_errors(box):
     for words, needle in USAGE:
         box.refuse(2, needle, "generate", "a cat", "--model", MODEL, *words)
 
 
-@test
-def commands(box):
+def test_commands(box):
     box.refuse(2, "did you mean generate?", "genrate", "a cat")
     box.refuse(2, "tessera generate", "a cat")
     box.refuse(2, "did you mean --help?", "help")
@@ -111,14 +111,12 @@ def commands(box):
     assert outcome.code == 2 and "Usage" in outcome.err and outcome.out == "", outcome
 
 
-@test
-def text_that_is_not_utf8(box):
+def test_text_that_is_not_utf8(box):
     box.refuse(2, "UTF-8", "generate", b"a \xff cat", "--model", MODEL)
     box.refuse(2, "UTF-8", "generate", "a cat", "--negative-prompt", b"\xc3", "--model", MODEL)
 
 
-@test
-def no_checkpoint(box):
+def test_no_checkpoint(box):
     box.refuse(3, "[--model] no such folder", "generate", "a cat", "--model", "")
     box.refuse(3, "[nowhere] no such folder, and not the name of a shipped model; shipped models: shapes, shapes-video, shapes-xl", "generate", "a cat", "--model", "nowhere")
     box.refuse(3, "did you mean shapes?", "models", "shape/")
@@ -152,8 +150,7 @@ def refuse_model(box, needle, model):
                       "--height", "32", "--width", "32", "--no-resolution-binning")
 
 
-@test
-def links_that_lead_nowhere(box):
+def test_links_that_lead_nowhere(box):
     model = box.copy_model()
     weights = model / "vae" / "diffusion_pytorch_model.safetensors"
     weights.unlink()
@@ -174,23 +171,21 @@ def links_that_lead_nowhere(box):
     box.refuse(3, "/tokenizer] cannot open: Too many levels of symbolic links", "trace", "--model", model, "-o", "x.json")
 
 
-@test
-def outputs_that_cannot_be_replaced(box):
+def test_outputs_that_cannot_be_replaced(box):
     words = [box.program, "generate", "a cat", "--model", MODEL, "--quiet", *SMALL]
     (box.folder / "host.png").write_text("old")
     (box.folder / "out.png").write_text("old")
     mount = shlex.join(["mount", "--bind", "host.png", "out.png"])
     command = ["unshare", "-m", "sh", "-c", f"{mount} && {shlex.join(map(os.fspath, words))}"]
     if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "sh", "-c", mount], cwd=box.folder, capture_output=True).returncode != 0:
-        raise Skipped("no right to mount")
+        pytest.skip("no right to mount")
     done = subprocess.run(command, cwd=box.folder, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout == "out.png\n", done
     assert (box.folder / "host.png").read_bytes().startswith(b"\x89PNG"), done
     assert box.files() == ["host.png", "out.png"]
 
 
-@test
-def weights_truncated_anywhere(box):
+def test_weights_truncated_anywhere(box):
     model = box.copy_model()
     for part in (TRANSFORMER, "vae/diffusion_pytorch_model.safetensors", "text_encoder/model.safetensors"):
         whole = (model / part).read_bytes()
@@ -202,8 +197,7 @@ def weights_truncated_anywhere(box):
         (model / part).write_bytes(whole)
 
 
-@test
-def json_truncated_or_malformed(box):
+def test_json_truncated_or_malformed(box):
     model = box.copy_model()
     for part in ("model_index.json", "transformer/config.json", "vae/config.json", "text_encoder/config.json",
                  "scheduler/scheduler_config.json"):
@@ -216,8 +210,7 @@ def json_truncated_or_malformed(box):
         (model / part).write_bytes(whole)
 
 
-@test
-def headers_with_wrong_sizes_and_shapes(box):
+def test_headers_with_wrong_sizes_and_shapes(box):
     model = box.copy_model()
     path = model / TRANSFORMER
     whole = path.read_bytes()
@@ -234,8 +227,7 @@ def headers_with_wrong_sizes_and_shapes(box):
         refuse_model(box, TRANSFORMER, model)
 
 
-@test
-def tensors_of_wrong_shape_or_dtype(box):
+def test_tensors_of_wrong_shape_or_dtype(box):
     model = box.copy_model()
     path = model / TRANSFORMER
     tensors, metadata = read_safetensors(path)
@@ -255,8 +247,7 @@ def tensors_of_wrong_shape_or_dtype(box):
     refuse_model(box, name, model)
 
 
-@test
-def weights_that_are_not_finite(box):
+def test_weights_that_are_not_finite(box):
     for part, key, rest in ((TRANSFORMER, "proj_out.bias", []), (TRANSFORMER, "proj_out.bias", ["--dtype", "bf16"]),
                             ("text_encoder/model.safetensors", "shared.weight", ["--dtype", "bf16"]),
                             ("vae/diffusion_pytorch_model.safetensors", "decoder.conv_in.bias", []),
@@ -269,8 +260,7 @@ def weights_that_are_not_finite(box):
         box.refuse(3, needle, "generate", "a cat", "--model", model, *SMALL, *rest)
 
 
-@test
-def checkpoints_that_cannot_run(box):
+def test_checkpoints_that_cannot_run(box):
     model = box.copy_model()
     index = json.loads((model / "model_index.json").read_text())
 
@@ -319,8 +309,7 @@ def checkpoints_that_cannot_run(box):
     refuse_model(box, "tokenizer", model)
 
 
-@test
-def full_disk(box):
+def test_full_disk(box):
     small = ["generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "64", "--width", "64",
              "--no-resolution-binning", "--num-inference-steps", "1"]
     box.refuse(2, "File too large (ulimit -f)", *small, limits={resource.RLIMIT_FSIZE: 4096})
@@ -329,12 +318,11 @@ def full_disk(box):
     (box.folder / "out.png").unlink()
 
 
-@test
-def a_folder_in_which_nothing_can_be_renamed(box):
+def test_a_folder_in_which_nothing_can_be_renamed(box):
     folder = box.folder / "log"
     folder.mkdir()
     if subprocess.run(["chattr", "+a", folder], capture_output=True).returncode != 0:
-        raise Skipped("no right to change attributes, or a file system without them")
+        pytest.skip("no right to change attributes, or a file system without them")
     try:
         for option in ("-o", "--report", "--timeline"):
             box.refuse(2, "nothing can be renamed in its folder (chattr +a)", "generate", "a cat", "--model", MODEL, *SMALL, option,
@@ -343,12 +331,11 @@ def a_folder_in_which_nothing_can_be_renamed(box):
         subprocess.run(["chattr", "-a", folder], check=True)
 
 
-@test
-def full_file_system(box):
+def test_full_file_system(box):
     with tempfile.TemporaryDirectory() as mount:
         words = ["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", mount]
         if os.geteuid() != 0 or subprocess.run(words, capture_output=True).returncode != 0:
-            raise Skipped("no right to mount a small file system")
+            pytest.skip("no right to mount a small file system")
         try:
             box.refuse(2, "No space left", "generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "64",
                        "--width", "64", "--no-resolution-binning", "--num-inference-steps", "1", "-o", f"{mount}/out.png")
@@ -357,8 +344,7 @@ def full_file_system(box):
             subprocess.run(["umount", mount], check=True)
 
 
-@test
-def standard_streams_that_cannot_be_written(box):
+def test_standard_streams_that_cannot_be_written(box):
     words = ["generate", "a cat", "--model", MODEL, "--seed", "5", "--threads", "1", *SMALL]
     box.run(*words, "-o", "expected.png")
     expected = (box.folder / "expected.png").read_bytes()
@@ -373,8 +359,7 @@ def standard_streams_that_cannot_be_written(box):
     assert (box.folder / "out.png").read_bytes() == expected
 
 
-@test
-def outputs_with_the_same_path(box):
+def test_outputs_with_the_same_path(box):
     box.refuse(2, "[--report] 'x-1.png'", "generate", "a cat", "a dog", "--model", MODEL, "-o", "x.png", "--report",
                box.folder / "x-1.png", *SMALL)
     box.refuse(2, "[--timeline] 'run.json' is also the file of --report", "generate", "a cat", "--model", MODEL, "--report", "run.json",
@@ -384,16 +369,14 @@ def outputs_with_the_same_path(box):
     (box.folder / "link.json").unlink()
 
 
-@test
-def out_of_memory(box):
+def test_out_of_memory(box):
     # The noise takes as much as the limit, of which the libraries themselves need only a part.
     box.refuse(5, "not enough memory", "generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "4096", "--width",
                "4096", "--no-resolution-binning", "--num-images-per-prompt", "500", "--num-inference-steps", "1",
                limits={resource.RLIMIT_AS: 2_000_000_000})
 
 
-@test
-def what_cannot_fit_is_refused_before_weights_are_read(box):
+def test_what_cannot_fit_is_refused_before_weights_are_read(box):
     """The need is known from shapes alone: some terabytes here."""
     words = ["generate", "a boat", "--model", "shapes-video", "--num-frames", "1700", "--height", "16384", "--width", "16384", "-o",
              "boat.png"]

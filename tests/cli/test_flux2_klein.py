@@ -5,7 +5,7 @@ import shutil
 
 from files import change_json, read_png
 from harness import MODEL as PIXART
-from harness import ROOT, test
+from harness import ROOT
 from tiny_pipeline import TinyPipeline
 
 TINY = TinyPipeline("tiny-flux2-klein")
@@ -18,23 +18,20 @@ PUBLISHED = {"_class_name": "Flux2Transformer2DModel", "patch_size": 1, "in_chan
              "guidance_embeds": False}
 
 
-@test
-def klein_equals_diffusers(box):
+def test_klein_equals_diffusers(box):
     for name in ("guided", "unguided"):
         TINY.expect_latents(box, name)
         TINY.expect_pictures(box, name)
 
 
-@test
-def klein_on_many_ranks(box):
+def test_klein_on_many_ranks(box):
     for flags in ("--use-cfg-parallel --ulysses-degree 2", "--ring-degree 3", "--tensor-parallel-degree 2", "--data-parallel-degree 2",
                   "--pipefusion-parallel-degree 2 --warmup-steps 4"):
         TINY.expect_latents(box, "guided", *flags.split())
     TINY.expect_pictures(box, "guided", "--ring-degree", "2")
 
 
-@test
-def klein_edits_pictures(box):
+def test_klein_edits_pictures(box):
     for name in ("edited", "edited_two"):
         TINY.expect_latents(box, name)
     TINY.expect_pictures(box, "edited")
@@ -43,8 +40,7 @@ def klein_edits_pictures(box):
         TINY.expect_latents(box, "edited_two", *flags.split())
 
 
-@test
-def pictures_to_edit_in_files_of_a_run(box):
+def test_pictures_to_edit_in_files_of_a_run(box):
     """The settings of an image name them without their folders; a run from such a file says which are missing."""
     (box.folder / "secret").mkdir()
     house = shutil.copy(PICTURE, box.folder / "secret" / "house.png")
@@ -65,8 +61,7 @@ def pictures_to_edit_in_files_of_a_run(box):
                "--image", house, "-o", house)
 
 
-@test
-def plans_with_the_sizes_of_pictures(box):
+def test_plans_with_the_sizes_of_pictures(box):
     """Traces and plans need no file, and count the tokens."""
     words = ["--model", TINY.folder, "--dtype", "fp32", "--max-sequence-length", "32", *TINY.SMALL]
     events = {}
@@ -83,8 +78,7 @@ def plans_with_the_sizes_of_pictures(box):
     assert dry["weights_bytes"]["encoder"] > 0 and dry["settings"]["image_size"] == ["70x101"], dry
 
 
-@test
-def pictures_that_klein_refuses(box):
+def test_pictures_that_klein_refuses(box):
     """Before weights are read, on one rank and on several."""
     (box.folder / "text.png").write_text("not an image")
     small = shutil.copy(ROOT / "tests" / "golden" / "media" / "full.jpg", box.folder / "small.jpg")
@@ -104,8 +98,7 @@ def pictures_that_klein_refuses(box):
                "--model", PIXART, "--image", "a.png")
 
 
-@test
-def a_distilled_klein(box):
+def test_a_distilled_klein(box):
     model = TINY.copy(box)
     change_json(model / "model_index.json", is_distilled=True)
     outcome = TINY.expect_latents(box, "distilled", model=model)
@@ -122,15 +115,13 @@ def a_distilled_klein(box):
         assert outcome.code == 0 and said in outcome.out and "warning" not in outcome.out, outcome
 
 
-@test
-def a_limit_that_leaves_nothing_of_a_prompt(box):
+def test_a_limit_that_leaves_nothing_of_a_prompt(box):
     outcome = TINY.generate(box, "a cat", *TINY.SMALL, "--max-sequence-length", "3")
     said = "[--max-sequence-length] is 3, of which the chat template takes all, so that nothing of the prompt is left; raise it"
     assert outcome.err.count(said) == 1 and "too long" not in outcome.err, outcome
 
 
-@test
-def options_that_klein_refuses(box):
+def test_options_that_klein_refuses(box):
     for words, needle in [
             (["--height", "40"], "[--height] 40 is not a multiple of 16; the nearest valid sizes are 32 and 48"),
             (["--guidance-rescale", "0.5"], "[--guidance-rescale] FLUX.2 klein does not support it, got 0.5"),
@@ -140,8 +131,7 @@ def options_that_klein_refuses(box):
         TINY.refuse(box, 2, needle, *words)
 
 
-@test
-def broken_models_of_klein(box):
+def test_broken_models_of_klein(box):
     """One line each, before any weight is read."""
     TINY.refuse_cut_off(box)
     refuse = functools.partial(TINY.refuse_changed, box)
@@ -155,8 +145,7 @@ def broken_models_of_klein(box):
     refuse("'is_distilled' must be", "model_index.json", is_distilled=1)
 
 
-@test
-def the_config_of_a_published_klein_alone(box):
+def test_the_config_of_a_published_klein_alone(box):
     """A trace and a plan need no more."""
     config = box.folder / "config.json"
     config.write_text(json.dumps(PUBLISHED))

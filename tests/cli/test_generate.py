@@ -12,8 +12,10 @@ import subprocess
 import termios
 import time
 
+import pytest
+
 from files import assert_near, floats, psnr, read_png, read_safetensors
-from harness import GOLDEN, MODEL, ROOT, SMALL, Skipped, test
+from harness import GOLDEN, MODEL, ROOT, SMALL
 
 RUNS = json.loads((GOLDEN / "runs.json").read_text())
 
@@ -31,8 +33,7 @@ def arguments_of(options):
     return words
 
 
-@test
-def latents_equal_diffusers(box):
+def test_latents_equal_diffusers(box):
     expected, _ = read_safetensors(GOLDEN / "latents.safetensors")
     for name, options in RUNS["runs"].items():
         golden = (expected[name][1], floats(expected[name]))
@@ -41,8 +42,7 @@ def latents_equal_diffusers(box):
             assert_near(box.latents(*arguments_of(options), env=env), golden, 1e-3)
 
 
-@test
-def pictures_equal_diffusers(box):
+def test_pictures_equal_diffusers(box):
     for name, options in RUNS["runs"].items():
         outcome = box.generate(*arguments_of(options), "-o", f"{name}.png")
         for number, path in enumerate(outcome.out.split()):
@@ -53,8 +53,7 @@ def pictures_equal_diffusers(box):
             assert quality > 50, (name, number, quality)
 
 
-@test
-def several_pictures_are_numbered_in_order(box):
+def test_several_pictures_are_numbered_in_order(box):
     outcome = box.generate("a cat", "a dog", "--num-images-per-prompt", "2", "-o", "x.png", *SMALL)
     assert outcome.out.split() == ["x-0.png", "x-1.png", "x-2.png", "x-3.png"], outcome
     assert box.files() == outcome.out.split()
@@ -71,8 +70,7 @@ def several_pictures_are_numbered_in_order(box):
         assert left in outcome.err if left else "another run" not in outcome.err, outcome
 
 
-@test
-def one_negative_prompt_for_all_or_one_for_each(box):
+def test_one_negative_prompt_for_all_or_one_for_each(box):
     words = ["a cat", "--negative-prompt", "blurry", "a dog", "--seed", "5", *SMALL]
     box.generate(*words, "-o", "x.png")
     one = [read_png(box.folder / f"x-{i}.png") for i in range(2)]
@@ -90,8 +88,7 @@ def one_negative_prompt_for_all_or_one_for_each(box):
                *["--negative-prompt", "c"] * 2)
 
 
-@test
-def what_has_no_effect_is_said_and_not_recorded(box):
+def test_what_has_no_effect_is_said_and_not_recorded(box):
     outcome = box.generate("a cat", "--negative-prompt", "b", "--guidance-scale", "1", "--report", "run.json", *SMALL)
     (warning,) = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
     assert warning == ("warning: --negative-prompt has no effect: --guidance-scale is 1, and there is guidance only above 1"), outcome
@@ -101,8 +98,7 @@ def what_has_no_effect_is_said_and_not_recorded(box):
     assert outcome.err.count("--negative-prompt has no effect") == 1, outcome
 
 
-@test
-def latents_that_are_not_finite_end_the_run(box):
+def test_latents_that_are_not_finite_end_the_run(box):
     words = ["generate", "a cat", "--model", MODEL, "--seed", "5", "--dtype", "fp32", *SMALL, "--guidance-scale", "1e30"]
     needle = "[--guidance-scale] the latents are not finite from step 2 of 2 on, with 1e+30; try a smaller one"
     for flags in ([], ["--output-type", "latent"], ["--use-cfg-parallel"], ["--ulysses-degree", "2"], ["--data-parallel-degree", "2", "a dog"],
@@ -110,8 +106,7 @@ def latents_that_are_not_finite_end_the_run(box):
         box.refuse(2, needle, *words, *flags)
 
 
-@test
-def a_safety_checker_is_not_run_and_that_is_said(box):
+def test_a_safety_checker_is_not_run_and_that_is_said(box):
     model = box.copy_model()
     index = json.loads((model / "model_index.json").read_text())
     index["safety_checker"] = ["stable_diffusion", "StableDiffusionSafetyChecker"]
@@ -127,8 +122,7 @@ def a_safety_checker_is_not_run_and_that_is_said(box):
     assert line.endswith("not run"), outcome
 
 
-@test
-def a_seed_gives_the_same_file_again(box):
+def test_a_seed_gives_the_same_file_again(box):
     for path in ("a.png", "b.png"):
         box.generate("a cat", "--seed", "5", "-o", path, *SMALL)
     assert (box.folder / "a.png").read_bytes() == (box.folder / "b.png").read_bytes()
@@ -136,8 +130,7 @@ def a_seed_gives_the_same_file_again(box):
     assert read_png(box.folder / "a.png")[2] != read_png(box.folder / "c.png")[2]
 
 
-@test
-def without_a_seed_one_is_drawn_and_reported(box):
+def test_without_a_seed_one_is_drawn_and_reported(box):
     seeds = set()
     for _ in range(2):
         outcome = box.generate("a cat", *SMALL)
@@ -147,8 +140,7 @@ def without_a_seed_one_is_drawn_and_reported(box):
     assert len(seeds) == 2, seeds
 
 
-@test
-def png_text(box):
+def test_png_text(box):
     box.generate("A caf\u00e9", "--negative-prompt", "\u732b", "--seed", "5", "--guidance-scale", "3.5", *SMALL)
     text = read_png(box.folder / "out.png")[3]
     first, second, third = text["parameters"].split("\n")
@@ -159,8 +151,7 @@ def png_text(box):
     assert settings["prompt"] == ["A caf\u00e9"] and settings["negative_prompt"] == ["\u732b"], settings
 
 
-@test
-def options_of_the_sampler(box):
+def test_options_of_the_sampler(box):
     words = ["a cat", "--seed", "5", "--report", "run.json", *SMALL]
     options = ["--scheduler-option", "use_karras_sigmas=true", "--scheduler-option", "solver_order=1"]
     outcome = box.generate(*words, *options, "-o", "options.png")
@@ -183,8 +174,7 @@ def options_of_the_sampler(box):
     assert psnr(read_png(box.folder / "without.png")[2], image) < 40
 
 
-@test
-def report(box):
+def test_report(box):
     outcome = box.generate("a cat", "--seed", "5", "--report", "run.json", "--threads", "1", "--scheduler", "ddim", *SMALL)
     report = json.loads((box.folder / "run.json").read_text())
     assert list(report) == ["settings", "seconds", "step_seconds", "ranks", "outputs"], list(report)
@@ -211,8 +201,7 @@ def as_duration(seconds):
     return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
 
 
-@test
-def messages_say_what_the_report_has(box):
+def test_messages_say_what_the_report_has(box):
     outcome = box.generate("a cat", "a dog", "--num-images-per-prompt", "2", "--report", "run.json", "--guidance-scale", "3.5", "--threads", "1", *SMALL)
     report = box.report()
     head, *phases, summary = outcome.err.splitlines()
@@ -231,8 +220,7 @@ def messages_say_what_the_report_has(box):
     assert outcome.out.split() == report["outputs"] == [f"out-{i}.png" for i in range(4)], outcome
 
 
-@test
-def a_report_has_the_peak_of_memory(box):
+def test_a_report_has_the_peak_of_memory(box):
     words = ["a cat", "--model", MODEL, "--report", "run.json", "--quiet", *SMALL]
     process = subprocess.Popen([box.program, "generate", *map(str, words)], cwd=box.folder, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -242,8 +230,7 @@ def a_report_has_the_peak_of_memory(box):
     assert process.returncode == 0 and 0.98 < rank["peak_rss_bytes"] / (usage.ru_maxrss * 1024) <= 1, (rank, usage)
 
 
-@test
-def a_report_goes_to_standard_output(box):
+def test_a_report_goes_to_standard_output(box):
     log = box.folder / "log"
     log.write_text("before\n")
     with open(log, "a") as out:
@@ -254,8 +241,7 @@ def a_report_goes_to_standard_output(box):
     assert json.loads("\n".join(report))["outputs"] == ["out.png"], report
 
 
-@test
-def output_and_messages_go_to_separate_streams(box):
+def test_output_and_messages_go_to_separate_streams(box):
     outcome = box.generate("a cat", *SMALL)
     assert outcome.out == "out.png\n", outcome
     assert "tiny-pixart" in outcome.err and "denoise" in outcome.err, outcome
@@ -263,8 +249,7 @@ def output_and_messages_go_to_separate_streams(box):
     assert quiet.out == "out.png\n" and quiet.err == "", quiet
 
 
-@test
-def unusual_prompts(box):
+def test_unusual_prompts(box):
     for prompt in ("", "[a, b]", "models", "\u732b\U0001F697", "a_b --c_d", "%s {}", "x" * 3000, "line\nbreak", "{}", "%%", "0",
                    "\x01[a]", "\x01number:NaN", "[\x01]", "\x0eheight\x0f", "NaN"):
         box.generate(prompt, "--seed", "1", *SMALL)
@@ -280,8 +265,7 @@ def unusual_prompts(box):
     assert (box.folder / "out-2.png").exists()
 
 
-@test
-def a_long_prompt_is_cut_with_a_warning(box):
+def test_a_long_prompt_is_cut_with_a_warning(box):
     outcome = box.generate("circle " * 50, "--max_sequence_length", "20", *SMALL)
     warnings = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
     assert len(warnings) == 1 and "tokens" in warnings[0], outcome
@@ -291,8 +275,7 @@ def a_long_prompt_is_cut_with_a_warning(box):
     assert outcome.err.count("warning: ") == 1, outcome
 
 
-@test
-def low_precision_stays_near(box):
+def test_low_precision_stays_near(box):
     exact, errors = box.latents("a cat", "--seed", "3", *SMALL), {}
     for dtype in ("bf16", "fp16"):
         rounded = box.latents("a cat", "--seed", "3", "--dtype", dtype, "--report", "run.json", *SMALL)
@@ -303,8 +286,7 @@ def low_precision_stays_near(box):
     assert 0 < errors["fp16"] < errors["bf16"] / 3 and errors["bf16"] < 0.03, errors
 
 
-@test
-def models_are_found_by_name(box):
+def test_models_are_found_by_name(box):
     (box.folder / "shapes").symlink_to(MODEL)
     env = {"TESSERA_MODELS": str(box.folder)}
     outcome = box.run("generate", "a cat", *SMALL, env=env)
@@ -315,11 +297,10 @@ def models_are_found_by_name(box):
     assert outcome.code == 0, outcome
 
 
-@test
-def an_installed_program_runs_from_any_folder(box):
+def test_an_installed_program_runs_from_any_folder(box):
     build = pathlib.Path(box.program).parent
     if not (build / "CMakeCache.txt").exists():
-        raise Skipped("the program does not stand in a build folder: it was installed already")
+        pytest.skip("the program does not stand in a build folder: it was installed already")
     prefix = box.folder / "prefix"
     subprocess.run(["cmake", "--install", build, "--prefix", prefix], check=True, capture_output=True)
     env = {key: value for key, value in os.environ.items() if key not in ("LD_LIBRARY_PATH", "TESSERA_MODELS", "TESSERA_MACHINES")}
@@ -348,8 +329,7 @@ def start_long_run(box):
     return process
 
 
-@test
-def ctrl_c_ends_between_steps(box):
+def test_ctrl_c_ends_between_steps(box):
     process = start_long_run(box)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
@@ -358,8 +338,7 @@ def ctrl_c_ends_between_steps(box):
     assert box.files() == []
 
 
-@test
-def words_without_quotes_are_warned_of(box):
+def test_words_without_quotes_are_warned_of(box):
     (box.folder / "words.txt").write_text("a\nred\ncircle\n")
     for words, is_warned in ((["a", "red", "circle"], True), (["a", "red"], False), (["a", "red circle", "b"], False), (["\u732b", "\u72ac", "\u9ce5"], False),
                              (["--prompt-file", "words.txt"], False)):
@@ -367,8 +346,7 @@ def words_without_quotes_are_warned_of(box):
         assert ("3 prompts of one word each make as many images" in err) == is_warned, (words, err)
 
 
-@test
-def a_pattern_numbers_images(box):
+def test_a_pattern_numbers_images(box):
     for count, pattern, names in ((2, "a-%03d.png", ["a-000.png", "a-001.png"]), (1, "b%d.jpg", ["b0.jpg"]), (1, "50%.png", ["50%.png"]),
                                   (1, "50%dark.png", ["50%dark.png"]), (2, "a%b-%d.png", ["a%b-0.png", "a%b-1.png"]),
                                   (1, "%%d-%d-%02d.png", ["%d-0-00.png"]), (2, "100%%.png", ["100%-0.png", "100%-1.png"])):
@@ -386,8 +364,7 @@ def a_pattern_numbers_images(box):
         (box.folder / name).unlink()
 
 
-@test
-def images_are_written_as_they_are_decoded(box):
+def test_images_are_written_as_they_are_decoded(box):
     """Nothing of what is finished is lost when Ctrl-C or SIGTERM comes, or when the disk is full."""
     many = ["generate", "a cat", "--model", MODEL, "--height", "256", "--width", "256", "--no-resolution-binning", "--num-inference-steps", "1",
             "--num-images-per-prompt", "300", "--threads", "1"]
@@ -412,8 +389,7 @@ def images_are_written_as_they_are_decoded(box):
     assert outcome.code == 2 and outcome.out == "out.png\n" and "No space left" in outcome.err, outcome
 
 
-@test
-def groups_of_images_share_lines_and_memory(box):
+def test_groups_of_images_share_lines_and_memory(box):
     """Images beyond the first group need no more memory, and a phase has one line, however many groups there are."""
     peaks = []
     for images in (8, 30):
@@ -429,8 +405,7 @@ def groups_of_images_share_lines_and_memory(box):
     assert peaks[1] < peaks[0] + 16 * 2**20, peaks
 
 
-@test
-def termination_ends_at_once(box):
+def test_termination_ends_at_once(box):
     process = start_long_run(box)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
@@ -439,8 +414,7 @@ def termination_ends_at_once(box):
     assert box.files() == []
 
 
-@test
-def a_terminal_gets_a_bar(box):
+def test_a_terminal_gets_a_bar(box):
     assert b"[############............] 1/2" in shown_on_terminal(box, 80, "xterm") and b" left" in shown_on_terminal(box, 80, "xterm")
     narrow = shown_on_terminal(box, 30, "xterm").replace(b"\x1b[K", b"")
     bars = [text for text in narrow.replace(b"\n", b"\r").split(b"\r") if text.startswith(b"denoise [")]

@@ -7,8 +7,10 @@ import socket
 import subprocess
 import time
 
+import pytest
+
 from files import assert_near, read_latents
-from harness import MODEL, SMALL, Skipped, test
+from harness import MODEL, SMALL
 from test_ranks import LATENT, NEAR
 
 
@@ -44,8 +46,7 @@ def finish_ranks(ranks, timeout=60):
     return [(rank.returncode, out, err) for rank in ranks for out, err in [rank.communicate(timeout=timeout)]]
 
 
-@test
-def ranks_of_other_launchers(box):
+def test_ranks_of_other_launchers(box):
     words = ["generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--use-cfg-parallel", *SMALL, *LATENT]
     expected = box.latents("a cat", "--seed", "5", *SMALL)
     for variables in (torchrun_variables, open_mpi_variables, slurm_variables):
@@ -56,8 +57,7 @@ def ranks_of_other_launchers(box):
         assert_near(read_latents(box.folder / "out.safetensors"), expected, NEAR)
 
 
-@test
-def ctrl_c_ends_launched_ranks_between_steps(box):
+def test_ctrl_c_ends_launched_ranks_between_steps(box):
     words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--num-inference-steps", "300"]
     ranks = start_ranks(box, torchrun_variables, [words] * 2)
     while "load denoiser" not in ranks[0].stderr.readline():
@@ -70,8 +70,8 @@ def ctrl_c_ends_launched_ranks_between_steps(box):
     assert second == (130, "", ""), second
 
 
-@test(alone=True)
-def a_launched_rank_that_stops_ends_the_others(box):
+@pytest.mark.alone
+def test_a_launched_rank_that_stops_ends_the_others(box):
     words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--num-inference-steps", "300", "--timeout", "2"]
     for way in ([], ["--no-shared-memory"]):
         ranks = start_ranks(box, torchrun_variables, [[*words, *way]] * 2)
@@ -88,8 +88,7 @@ def a_launched_rank_that_stops_ends_the_others(box):
         assert box.files() == []
 
 
-@test
-def a_rank_that_never_joins(box):
+def test_a_rank_that_never_joins(box):
     words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--timeout", "1"]
     alone = [start_ranks(box, lambda _, __, port, rank=rank: torchrun_variables(rank, 2, port), [words])[0] for rank in (0, 1)]
     for rank, (code, out, err) in enumerate(finish_ranks(alone)):
@@ -98,16 +97,14 @@ def a_rank_that_never_joins(box):
         assert rank == 1 or err.endswith("could not join: rank 1 did not arrive within 1 s, while joining\n"), err
 
 
-@test
-def a_loopback_address_of_rank_0_is_refused(box):
+def test_a_loopback_address_of_rank_0_is_refused(box):
     # This happens where /etc/hosts gives this host's name to the loopback device.
     box.refuse(2, "[--interface] '2130706433' is the loopback device (127.0.0.1) on this host", "generate", "a cat",
                "--model", MODEL, "--use-cfg-parallel", env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1",
                                                             "MASTER_ADDR": "2130706433", "MASTER_PORT": free_port()})
 
 
-@test
-def ranks_that_differ_are_named(box):
+def test_ranks_that_differ_are_named(box):
     # As on two hosts, each rank has the model in a separate folder of the same name.
     words = ["generate", "a cat", "--model", "./model", "--use-cfg-parallel", *SMALL]
 
@@ -137,8 +134,7 @@ def ranks_that_differ_are_named(box):
     assert "refuses: [./model] no such folder" in refused(shutil.rmtree)
 
 
-@test
-def a_rank_says_that_it_waits(box):
+def test_a_rank_says_that_it_waits(box):
     words = ["generate", "a cat", "--model", MODEL]
     variables = torchrun_variables(0, 2, free_port())
     rank = subprocess.Popen([box.program, *words], cwd=box.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -150,16 +146,14 @@ def a_rank_says_that_it_waits(box):
     assert rank.returncode == 130, rank
 
 
-@test
-def an_error_of_rank_0_ends_all_ranks(box):
+def test_an_error_of_rank_0_ends_all_ranks(box):
     words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--guidance-scale", "1"]
     first, second = finish_ranks(start_ranks(box, torchrun_variables, [words, words]))
     assert first[0] == second[0] == 2, (first, second)
     assert first[2].startswith("tessera: [rank 0] [parallel]") and second[2] == "", (first, second)
 
 
-@test
-def a_launched_rank_that_dies_ends_the_others(box):
+def test_a_launched_rank_that_dies_ends_the_others(box):
     words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", "--num-inference-steps", "300", "--timeout", "20"]
     ranks = start_ranks(box, torchrun_variables, [words, words])
     while "load denoiser" not in ranks[0].stderr.readline():
@@ -172,8 +166,7 @@ def a_launched_rank_that_dies_ends_the_others(box):
     assert box.files() == []
 
 
-@test
-def invalid_launcher_variables(box):
+def test_invalid_launcher_variables(box):
     for variables, needle in [({"RANK": "0"}, "[WORLD_SIZE] is not set, but RANK is"),
                               ({"RANK": "2", "WORLD_SIZE": "2"}, "[RANK]"),
                               ({"RANK": "0", "WORLD_SIZE": "two"}, "got 'two'"),
@@ -187,8 +180,7 @@ def invalid_launcher_variables(box):
                env={"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "no-such-host.invalid"}, timeout=60)
 
 
-@test
-def a_launched_rank_that_is_alone_starts_ranks(box):
+def test_a_launched_rank_that_is_alone_starts_ranks(box):
     # As in the shell of an interactive Slurm job, or in a container with these variables.
     shell = {**slurm_variables(0, 1, free_port()), "SLURM_STEP_NUM_TASKS": "1"}
     for variables in (shell, {"RANK": "0", "WORLD_SIZE": "1"}):
@@ -199,8 +191,7 @@ def a_launched_rank_that_is_alone_starts_ranks(box):
         assert outcome.code == 0, outcome
 
 
-@test
-def a_port_in_use_is_named(box):
+def test_a_port_in_use_is_named(box):
     words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", *SMALL]
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -211,8 +202,7 @@ def a_port_in_use_is_named(box):
                        "to a free one", *words, env=variables(0, 2, port), timeout=60)
 
 
-@test
-def ranks_join_their_own_job_only(box):
+def test_ranks_join_their_own_job_only(box):
     words = ["generate", "a cat", "--model", MODEL, "--use-cfg-parallel", *SMALL]
     port = free_port()
 
@@ -235,14 +225,13 @@ def ranks_join_their_own_job_only(box):
     assert second == (0, "", ""), second
 
 
-@test
-def a_wrong_number_of_local_ranks_is_named(box):
+def test_a_wrong_number_of_local_ranks_is_named(box):
     # Another boot stands for another host, where the ranks cannot share memory.
     boot = box.folder / "boot"
     boot.write_text("another\n")
     mount = shlex.join(["mount", "--bind", os.fspath(boot), "/proc/sys/kernel/random/boot_id"])
     if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True).returncode != 0:
-        raise Skipped("no right to mount")
+        pytest.skip("no right to mount")
     for way in ([], ["--no-shared-memory"]):
         words = [os.fspath(word) for word in [box.program, "generate", "a cat", "--model", MODEL, "--use-cfg-parallel", *SMALL, *way]]
         port = free_port()

@@ -1,14 +1,13 @@
 """Tests `tessera mesh`."""
 import json
 
-from harness import MODEL, ROOT, SMALL, test
+from harness import MODEL, ROOT, SMALL
 
 SIXTEEN = ["--world", "16", "--data-parallel-degree", "2", "--use-cfg-parallel", "--pipefusion-parallel-degree", "2",
            "--ulysses-degree", "2"]
 
 
-@test
-def mesh_of_sixteen_ranks(box):
+def test_mesh_of_sixteen_ranks(box):
     # This is the example of xDiT's documentation, whose data-parallel groups are called replicas here.
     outcome = box.run("mesh", *SIXTEEN)
     assert outcome.code == 0 and outcome.err == "", outcome
@@ -29,8 +28,7 @@ def mesh_of_sixteen_ranks(box):
                                                               "tp2": 0, "tp": 0}}, mesh["ranks"][13]
 
 
-@test
-def mesh_of_a_model(box):
+def test_mesh_of_a_model(box):
     words = ["mesh", "--model", MODEL, "--dtype", "fp32"]
     whole = json.loads(box.run(*words, "--json").out)["ranks"][0]["share"]
     config = json.loads((MODEL / "transformer" / "config.json").read_text())
@@ -53,8 +51,7 @@ def mesh_of_a_model(box):
     assert "blocks" in text and "heads" in text and "KiB" in text, text
 
 
-@test
-def mesh_of_unequal_ranks(box):
+def test_mesh_of_unequal_ranks(box):
     """Rows and blocks are dealt by the sums of the shares; a trace has the same parts."""
     words = ["--model", MODEL, "--dtype", "fp32", "--height", "512", "--width", "512"]
     usp = ["--ring-degree", "2", "--ulysses-degree", "2", "--rank-shares", "1", "1", "1.5", "4.5"]
@@ -71,8 +68,7 @@ def mesh_of_unequal_ranks(box):
     assert 2.5 < flops[0] / flops[1] < 3.1, flops
 
 
-@test
-def mesh_of_a_model_without_weights(box):
+def test_mesh_of_a_model_without_weights(box):
     """It needs shapes alone, as a trace does, and those of videos have frames."""
     model = box.copy_model()
     expected = box.run("mesh", "--model", MODEL, "--tensor-parallel-degree", "2", "--json").out
@@ -86,8 +82,7 @@ def mesh_of_a_model_without_weights(box):
     box.refuse(2, "[--num-frames] PixArt-Sigma does not support it", "mesh", "--model", MODEL, "--num-frames", "34")
 
 
-@test
-def mesh_refuses(box):
+def test_mesh_refuses(box):
     box.refuse(2, "needs 2 ranks (--ulysses-degree 2), but there are 7", "mesh", "--world", "7", "--ulysses-degree", "2")
     box.refuse(2, "nearest valid", "mesh", "--world", "6", "--use-cfg-parallel", "--ulysses-degree", "4")
     box.refuse(2, "[--world] expected an integer", "mesh", "--world", "all")

@@ -4,11 +4,10 @@ import math
 import re
 
 from files import change_json, read_latents, read_safetensors, write_safetensors
-from harness import MODEL, SMALL, test
+from harness import MODEL, SMALL
 
 
-@test
-def describes_a_checkpoint(box):
+def test_describes_a_checkpoint(box):
     outcome = box.run("models", MODEL)
     assert outcome.code == 0 and outcome.err == "", outcome
     for word in ("PixArtSigmaPipeline", "T5EncoderModel", "PixArtTransformer2DModel", "AutoencoderKL",
@@ -16,8 +15,7 @@ def describes_a_checkpoint(box):
         assert word in outcome.out, (word, outcome.out)
 
 
-@test
-def describes_a_checkpoint_as_json(box):
+def test_describes_a_checkpoint_as_json(box):
     model = box.copy_model()
     parts = {}
     for part, file in (("text_encoder", "model"), ("transformer", "diffusion_pytorch_model")):
@@ -46,16 +44,14 @@ def describes_a_checkpoint_as_json(box):
             assert numbers == expected, (name, numbers)
 
 
-@test
-def names_of_models_that_ship(box):
+def test_names_of_models_that_ship(box):
     (box.folder / "shapes").mkdir()  # which is no model
     for name in ("shapes", "shapes/"):
         outcome = box.run("models", name)
         assert outcome.code == 0 and outcome.out.splitlines()[0].endswith("models/shapes: PixArtAlphaPipeline"), outcome
 
 
-@test
-def says_why_a_checkpoint_cannot_run(box):
+def test_says_why_a_checkpoint_cannot_run(box):
     model = box.copy_model()
     index = json.loads((model / "model_index.json").read_text())
     (model / "model_index.json").write_text(json.dumps({**index, "_class_name": "FluxPipeline"}))
@@ -63,8 +59,7 @@ def says_why_a_checkpoint_cannot_run(box):
     assert outcome.code == 3 and "cannot run" in outcome.out and "FluxPipeline" in outcome.out, outcome
 
 
-@test
-def checks_every_weight(box):
+def test_checks_every_weight(box):
     model = box.copy_model()
     for part, name in (("text_encoder/model.safetensors", "encoder.block.0.layer.1.DenseReluDense.wo.weight"),
                        ("transformer/diffusion_pytorch_model.safetensors", "transformer_blocks.0.attn2.to_k.weight"),
@@ -84,8 +79,7 @@ def checks_every_weight(box):
         (model / part).write_bytes(whole)
 
 
-@test
-def reports_each_damaged_file_once(box):
+def test_reports_each_damaged_file_once(box):
     model = box.copy_model()
     parts = ["vae/diffusion_pytorch_model.safetensors", "text_encoder/model.safetensors"]
     for damaged, part in enumerate(parts, 1):
@@ -97,8 +91,7 @@ def reports_each_damaged_file_once(box):
         assert outcome.out.count("cannot run: [") == 1, outcome
 
 
-@test
-def says_what_generate_says(box):
+def test_says_what_generate_says(box):
     """In one line, before any weight is read."""
     refused = [  # file, keys, what the line holds
         ("model_index.json", {"vae": ["diffusers", "ConsistencyDecoderVAE"]}, "'vae' is"),
@@ -123,8 +116,7 @@ def says_what_generate_says(box):
         assert said in refusal.err and "load" not in refusal.err and len(said) < 600, (said, refusal)
 
 
-@test
-def takes_the_class_of_the_index(box):
+def test_takes_the_class_of_the_index(box):
     model = box.copy_model()
     words = ["--model", model, "--seed", "3", "--dtype", "fp32", "--output-type", "latent", *SMALL]
     box.run("generate", "a cat", *words, "-o", "a.safetensors", "--scheduler", "EulerAncestralDiscreteScheduler")
@@ -137,8 +129,7 @@ def takes_the_class_of_the_index(box):
     assert "EulerAncestralDiscreteScheduler" in (box.folder / "b.json").read_text()
 
 
-@test
-def reads_the_files_that_diffusers_reads(box):
+def test_reads_the_files_that_diffusers_reads(box):
     model = box.copy_model()
     words = ["generate", "a cat", "--model", model, "--seed", "3", "--dtype", "fp32", "--output-type", "latent", *SMALL]
 
@@ -172,8 +163,7 @@ def reads_the_files_that_diffusers_reads(box):
     assert outcome.code == 0, outcome
 
 
-@test
-def help_and_version(box):
+def test_help_and_version(box):
     for words in (["--help"], ["-h"], ["generate", "--help"], ["models", "--help"]):
         outcome = box.run(*words)
         assert outcome.code == 0 and "Usage: tessera" in outcome.out and outcome.err == "", outcome
@@ -195,8 +185,7 @@ def help_and_version(box):
     assert outcome.code == 0 and outcome.out.startswith("tessera "), outcome
 
 
-@test
-def a_lone_config_is_described(box):
+def test_a_lone_config_is_described(box):
     config = box.folder / "config.json"
     config.write_bytes((MODEL / "transformer" / "config.json").read_bytes())
     weights = read_safetensors(MODEL / "transformer" / "diffusion_pytorch_model.safetensors")[0]

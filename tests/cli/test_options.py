@@ -12,8 +12,10 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from files import assert_near, difference, read_latents
-from harness import MODEL, ROOT, SMALL, Skipped, test
+from harness import MODEL, ROOT, SMALL
 from running import start, start_long_run
 from test_launchers import finish_ranks, start_ranks, torchrun_variables
 from test_ranks import NEAR, THREE_STEPS
@@ -21,8 +23,7 @@ from test_ranks import NEAR, THREE_STEPS
 PICTURE = ["a cat", "--seed", "5", *THREE_STEPS]
 
 
-@test
-def threads(box):
+def test_threads(box):
     free = {"OMP_NUM_THREADS": None}
     cores = len(os.sched_getaffinity(0))
     for words, env, count in ((["--threads", "1"], free, 1), (["--threads", "3"], free, 3), ([], free, cores),
@@ -33,8 +34,7 @@ def threads(box):
     assert_near(box.latents(*PICTURE, "--threads", "3", env=free), box.latents(*PICTURE, "--threads", "1"), 1e-5)
 
 
-@test
-def threads_that_openmp_does_not_give(box):
+def test_threads_that_openmp_does_not_give(box):
     """oneDNN divides its products among as many threads as were asked for."""
     def latents(*words, env):
         box.generate(*PICTURE, "--report", "run.json", "--output-type", "latent", "-o", "latents.safetensors", *words, env=env)
@@ -58,8 +58,7 @@ def threads_that_openmp_does_not_give(box):
         assert err.count("--threads: 2 of 3 threads compute") == told, (words, err)
 
 
-@test
-def threads_that_are_asked_for_compute_beside_other_programs(box):
+def test_threads_that_are_asked_for_compute_beside_other_programs(box):
     """More threads than cores: each other is load enough to take fewer, were the number not given. Those that are not taken end."""
     count = 4 * len(os.sched_getaffinity(0))
     run = start(box.program, box.folder, "a cat", "--model", MODEL, "--num-inference-steps", "100", "--height", "256", "--width", "256",
@@ -76,8 +75,7 @@ def threads_that_are_asked_for_compute_beside_other_programs(box):
     assert run.finish()[:2] == (0, "out.png\n") and min(counts) >= count and counts == sorted(counts), (count, counts)
 
 
-@test
-def ranks_take_the_seed_that_rank_0_drew(box):
+def test_ranks_take_the_seed_that_rank_0_drew(box):
     words = ["generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--ulysses-degree", "2", "--report", "run.json",
              "--output-type", "latent", "-o", "out.safetensors", *THREE_STEPS]
     (code, _, err), _ = finish_ranks(start_ranks(box, torchrun_variables, [words, words]))
@@ -87,8 +85,7 @@ def ranks_take_the_seed_that_rank_0_drew(box):
     assert_near(read_latents(box.folder / "out.safetensors"), alone, NEAR)
 
 
-@test
-def texts_reach_other_ranks_as_they_are(box):
+def test_texts_reach_other_ranks_as_they_are(box):
     prompts = ["\x01number:x", "NaN", "\x01[", "", "--"]
     box.latents("--use-cfg-parallel", *THREE_STEPS, "--report", "run.json", "--prompt", *prompts[:4], "--seed", "5", "--prompt=--")
     assert box.report()["settings"]["prompt"] == prompts
@@ -103,8 +100,7 @@ def model_of_four_heads(box):
     return model
 
 
-@test
-def tensor_parallelism_in_two_dimensions(box):
+def test_tensor_parallelism_in_two_dimensions(box):
     model = ["--model", model_of_four_heads(box)]
     expected = box.latents(*PICTURE, *model)
     operations = {}
@@ -129,8 +125,7 @@ def tcp_connections(process):
     return [line for line in lines if line[3] == "01" and f"socket:[{line[9]}]" in sockets]
 
 
-@test
-def messages_with_and_without_shared_memory(box):
+def test_messages_with_and_without_shared_memory(box):
     for words, shared in (([], True), (["--no-shared-memory"], False)):
         run = start_long_run(box, *words)
         for rank in run.ranks:
@@ -140,13 +135,12 @@ def messages_with_and_without_shared_memory(box):
         run.finish()
 
 
-@test
-def ranks_have_separate_cores(box):
+def test_ranks_have_separate_cores(box):
     allowed = os.sched_getaffinity(0)
     if len(allowed) < 2:
-        raise Skipped("one core")
+        pytest.skip("one core")
     if len(allowed) != os.sysconf("SC_NPROCESSORS_ONLN"):
-        raise Skipped("the tests themselves may not use all cores")
+        pytest.skip("the tests themselves may not use all cores")
     run = start_long_run(box)
     cores = [os.sched_getaffinity(rank) for rank in run.ranks]
     assert not cores[0] & cores[1] and all(len(each) == len(allowed) // 2 for each in cores), cores
@@ -158,8 +152,7 @@ def ranks_have_separate_cores(box):
     run.finish()
 
 
-@test
-def the_family_limits_the_length_of_prompts(box):
+def test_the_family_limits_the_length_of_prompts(box):
     for model, tokens in ((MODEL, 300), (ROOT / "models" / "shapes", 120)):
         words = ["--model", model, "--seed", "5", "--height", "32", "--width", "32", "--no-resolution-binning",
                  "--num-inference-steps", "1"]
@@ -172,8 +165,7 @@ def the_family_limits_the_length_of_prompts(box):
         assert difference(whole[1], box.latents(long, *words, *cut)[1]) > 0
 
 
-@test
-def warmup_has_the_requested_length(box):
+def test_warmup_has_the_requested_length(box):
     words = [*PICTURE, "--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "2"]
     results = [box.latents(*words, "--warmup-steps", str(steps)) for steps in range(4)]
     for i in range(3):
@@ -201,8 +193,7 @@ def bytes_by_axis(report):
     return sums
 
 
-@test
-def bytes_match_the_closed_forms(box):
+def test_bytes_match_the_closed_forms(box):
     # The closed forms are in docs/parallel.md. The image has 64 x 96 pixels, so 24 tokens in 4 rows, of width 16; the model has
     # 2 blocks and takes 2 samples per step in fp32.
     tokens, width, layers, samples, element, steps = 24, 16, 2, 2, 4, 3
@@ -226,8 +217,7 @@ def bytes_match_the_closed_forms(box):
         assert sent == expected, (method, sent, expected)
 
 
-@test
-def timeline(box):
+def test_timeline(box):
     words = ["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "2", "--timeline", "trace.json"]
     box.latents("a cat", "--seed", "5", *words, "--height", "64", "--width", "48", "--no-resolution-binning",
                 "--num-inference-steps", "3")
@@ -256,8 +246,7 @@ def timeline(box):
         assert sum(name == "wait: send (pp)" for name in stages) == len(sends), stages
 
 
-@test
-def the_timeline_has_the_times_of_the_report(box):
+def test_the_timeline_has_the_times_of_the_report(box):
     """In microseconds, one after the other."""
     outcome = box.run("generate", "a cat", "--model", ROOT / "tests" / "golden" / "tiny-sd", "--height", "64", "--width", "64",
                       "--num-inference-steps", "2", "--report", "run.json", "--timeline", "line.json")
@@ -275,16 +264,14 @@ def the_timeline_has_the_times_of_the_report(box):
         assert before["ts"] + before["dur"] <= after["ts"] + 0.01, (before, after)
 
 
-@test
-def tracing_does_not_change_the_latents(box):
+def test_tracing_does_not_change_the_latents(box):
     one = box.latents(*PICTURE, "--timeline", "trace.json")
     assert difference(one[1], box.latents(*PICTURE)[1]) == 0
     events = box.report("trace.json")["traceEvents"]
     assert [event["name"] for event in events if "step" in event["args"]] == [f"step {i}, patch 0" for i in range(3)], events
 
 
-@test
-def the_cap_of_instruction_sets_reaches_the_libraries(box):
+def test_the_cap_of_instruction_sets_reaches_the_libraries(box):
     expected = box.latents(*PICTURE)
     capped = {"TESSERA_MAX_ISA": "avx2"}
     assert_near(box.latents(*PICTURE, env=capped), expected, 1e-4)
@@ -296,8 +283,7 @@ def the_cap_of_instruction_sets_reaches_the_libraries(box):
     box.refuse(2, "TESSERA_MAX_ISA", "generate", "a cat", "--model", MODEL, env={"TESSERA_MAX_ISA": "avx"})
 
 
-@test
-def a_shell_completes_commands_options_and_values(box):
+def test_a_shell_completes_commands_options_and_values(box):
     script = box.run("completion", "bash").out
     (box.folder / "image.png").touch()
     for words, some, others in ((["g"], {"generate"}, {"mesh"}),
@@ -326,8 +312,7 @@ def a_shell_completes_commands_options_and_values(box):
         assert found.stderr == "" and some <= set(found.stdout.split()) and not others & set(found.stdout.split()), (words, found)
 
 
-@test
-def the_manual_page_has_every_command_and_option(box):
+def test_the_manual_page_has_every_command_and_option(box):
     page = box.run("man").out
     for command in ("compare", "generate", "mesh", "models"):
         options = set(re.findall(r"^  (?:-\w,)?(--[a-z0-9-]+)", box.run(command, "--help").out, re.M))
@@ -349,25 +334,22 @@ def the_manual_page_has_every_command_and_option(box):
                    for before, line in zip(["", *lines], lines)), lines
 
 
-@test
-def the_manual_page_is_as_man_reads_it(box):
+def test_the_manual_page_is_as_man_reads_it(box):
     if not shutil.which("groff"):
-        raise Skipped("no groff")
+        pytest.skip("no groff")
     shown = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-rLL=80n", "-P-c"], input=box.run("man").out, capture_output=True, text=True,
                            check=True)
     text = re.sub(".\b", "", shown.stdout)  # as on a terminal, where letters are bold or underlined
     assert shown.stderr == "" and max(map(len, text.splitlines())) <= 80, text
 
 
-@test
-def the_help_begins_with_common_options(box):
+def test_the_help_begins_with_common_options(box):
     groups = re.findall(r"^([A-Z][A-Za-z ]+):$", box.run("generate", "--help").out, re.M)
     groups = [group for group in groups if group not in ("Positionals", "Options", "Examples")]
     assert groups[0] == "Common options" and groups.index("Sampling") < groups.index("Video"), groups
 
 
-@test
-def completion_has_every_option_for_every_shell(box):
+def test_completion_has_every_option_for_every_shell(box):
     options = set(re.findall(r"^  (?:-\w,)?(--[a-z0-9-]+)", box.run("generate", "--help").out, re.M)) - {"--help"}
     assert len(options) > 60
     for shell, form in (("bash", " {} "), ("zsh", "'*{}["), ("fish", " -l {}")):
@@ -381,8 +363,7 @@ def completion_has_every_option_for_every_shell(box):
     box.refuse(2, "SHELL is required; see tessera completion --help", "completion")
 
 
-@test
-def scripts_say_how_to_get_a_missing_package(box):
+def test_scripts_say_how_to_get_a_missing_package(box):
     for package in ("numpy", "PIL"):
         (box.folder / f"{package}.py").write_text(f"raise ModuleNotFoundError(\"No module named '{package}'\", name='{package}')\n")
     for script in ("score.check_demo", "score.check_video", "figures.stale_table", "figures.draw_timeline"):

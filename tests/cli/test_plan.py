@@ -5,7 +5,7 @@ import pathlib
 import shutil
 import statistics
 
-from harness import MODEL as MODEL_FOLDER, SMALL, test, words_of
+from harness import MODEL as MODEL_FOLDER, SMALL, words_of
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "planning"
 MODEL = ["--model", str(DOCS / "pixart-alpha" / "config.json")]
@@ -18,8 +18,7 @@ def plan(box, *words):
     return json.loads(outcome.out)
 
 
-@test
-def a_plan_names_the_soonest_layouts_and_why(box):
+def test_a_plan_names_the_soonest_layouts_and_why(box):
     found = plan(box, "--machine", "l40-pcie", "--devices", "4")
     seconds = [each["seconds"] for each in found["layouts"]]
     assert len(seconds) == 10 and seconds == sorted(seconds), seconds
@@ -34,8 +33,7 @@ def a_plan_names_the_soonest_layouts_and_why(box):
     assert text.code == 0 and best["layout"] in text.out and found["reasons"][-1] in text.out, text
 
 
-@test
-def a_plan_is_exact_or_within_a_memory_on_demand(box):
+def test_a_plan_is_exact_or_within_a_memory_on_demand(box):
     found = plan(box, "--machine", "l40", "--devices", "4", "--max-staleness", "none")
     assert all(each["exact"] for each in found["layouts"]), found
     least = min(max(each["peak_bytes"]) for each in found["layouts"])
@@ -44,8 +42,7 @@ def a_plan_is_exact_or_within_a_memory_on_demand(box):
     box.refuse(2, "nearest is", "plan", *MODEL, *SIZE, "--machine", "l40", "--devices", "2", "--memory-limit", "0.1")
 
 
-@test
-def a_plan_for_devices_of_two_speeds_deals_shares(box):
+def test_a_plan_for_devices_of_two_speeds_deals_shares(box):
     machine = json.loads((pathlib.Path(box.program).resolve().parents[1] / "machines" / "l40.json").read_text())
     (box.folder / "two.json").write_text(json.dumps(machine | {"speeds": [1, 0.5]}))
     best = plan(box, "--machine", "two.json", "--devices", "2", "--max-staleness", "none")["layouts"][0]
@@ -55,8 +52,7 @@ def a_plan_for_devices_of_two_speeds_deals_shares(box):
     assert shared["step_seconds"] < 0.85 * equal["step_seconds"], (shared, equal)
 
 
-@test
-def a_plan_decodes_on_one_rank_where_that_is_sooner(box):
+def test_a_plan_decodes_on_one_rank_where_that_is_sooner(box):
     """A link whose messages take long: of the whole checkpoint, the prompts are encoded and the picture is decoded on one rank."""
     words = ["plan", "--model", str(MODEL_FOLDER), *SMALL, "--machine", "l40-pcie", "--dtype", "fp32", "--link-gb-per-s", "0.01", "--json"]
     found = box.run(*words, "--devices", "2", "--memory-limit", "40")
@@ -72,8 +68,7 @@ def a_plan_decodes_on_one_rank_where_that_is_sooner(box):
     assert all(each["options"].get("vae_parallel") is True for each in fixed["layouts"] if each["devices"] > 1), fixed["layouts"]
 
 
-@test
-def a_server_is_dealt_to_worlds(box):
+def test_a_server_is_dealt_to_worlds(box):
     few = plan(box, "--machine", "l40-pcie", "--devices", "4", "--requests-per-minute", "1")
     assert [(each["worlds"], each["devices"]) for each in few["choices"]] == [(1, 4), (2, 2), (4, 1)], few
     for each in few["choices"]:
@@ -96,8 +91,7 @@ def a_server_is_dealt_to_worlds(box):
     box.refuse(2, "nearest is", "plan", *words, "--requests-per-minute", "1", "--memory-limit", "0.1")
 
 
-@test
-def a_plan_refuses_what_it_cannot_be(box):
+def test_a_plan_refuses_what_it_cannot_be(box):
     box.refuse(2, "--num-pipeline-patch", "plan", *MODEL, "--machine", "l40", "--devices", "2", "--num-pipeline-patch", "2")
     box.refuse(2, "--machine", "plan", *MODEL, "--devices", "2")
     box.refuse(2, "--devices", "plan", *MODEL, "--machine", "l40")
@@ -111,8 +105,7 @@ def a_plan_refuses_what_it_cannot_be(box):
     box.refuse(2, "a head for each rank", "plan", *MODEL, "--machine", "l40", "--tensor-parallel-degree", "32")
 
 
-@test
-def a_machine_is_fitted_to_rows_and_tells_others(box):
+def test_a_machine_is_fitted_to_rows_and_tells_others(box):
     """The rows of docs/planning that nothing was fitted to: the errors that its page promises."""
     shutil.copytree(DOCS, box.folder / "rows")
     outcome = box.run("calibrate", "--from-table", "rows/t4-pcie.fit.csv", "--machine", "t4", "-o", "mine.json")
@@ -133,8 +126,7 @@ def a_machine_is_fitted_to_rows_and_tells_others(box):
     assert statistics.median(errors) <= 0.15 and max(errors) < 0.2, errors
 
 
-@test
-def a_table_that_cannot_be_is_refused(box):
+def test_a_table_that_cannot_be_is_refused(box):
     header = "model,height,width,frames,steps,batch,devices,flags,seconds\n"
     row = f"{DOCS / 'pixart-alpha' / 'config.json'},512,512,,10,1,1,,1.5\n"
 
@@ -156,8 +148,7 @@ def a_table_that_cannot_be_is_refused(box):
     assert "mine.json" not in box.files(), box.files()
 
 
-@test
-def a_machine_is_fitted_to_recorded_runs(box):
+def test_a_machine_is_fitted_to_recorded_runs(box):
     """The denoising and the decoding of runs on one and two ranks, of which a machine that is slower than this host tells less."""
     cpu = json.loads((pathlib.Path(box.program).resolve().parents[1] / "machines" / "cpu-avx2.json").read_text())
     cpu["links"] = [{"kind": "memory", "gb_per_s": 10, "latency_us": 5}]
@@ -186,8 +177,7 @@ def a_machine_is_fitted_to_recorded_runs(box):
     assert again.code == 0 and again.err == "" and len(json.loads(again.out)["calibration"]["fitted"]) == 3, again
 
 
-@test
-def records_that_cannot_be_fitted_are_refused(box):
+def test_records_that_cannot_be_fitted_are_refused(box):
     box.generate("a cat", *SMALL, "--record", "run.json", "-o", "a.png")
     record = json.loads((box.folder / "run.json").read_text())
 

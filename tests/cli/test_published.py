@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 
-from harness import ROOT, test
+from harness import ROOT
 from test_compare import EIGHT, SIZES, compare, letters_of, value_of
 
 LARGE = ["--num-frames", "204", "--height", "360", "--width", "640"]
@@ -32,8 +32,7 @@ def save(box, name, *words):
     return name
 
 
-@test
-def published_operators_of_a_pair(box):
+def test_published_operators_of_a_pair(box):
     hardware = save(box, "h.json", "analyze", "hardware", "--machine", "tx8", *LARGE)
     found = published_json(box, "tx8", hardware)
     names = [each["name"] for each in found["operators"]]
@@ -57,8 +56,7 @@ def published_operators_of_a_pair(box):
                          "attention, 120 x 920 tokens, one head 0.278    90.602%"], rows
 
 
-@test
-def published_volumes_and_the_run_on_16_devices(box):
+def test_published_volumes_and_the_run_on_16_devices(box):
     for words, digits in ((LARGE, {"Megatron": ("GB", "80.124"), "Ulysses": ("GB", "16.054"), "2D": ("GiB", "34.892"), "Ring": ("GiB", "25.009")}),
                           (["--num-frames", "51", "--height", "720", "--width", "1280"],
                            {"Megatron": ("GB", "78.382"), "Ulysses": ("GB", "15.705"), "2D": ("GiB", "34.135"), "Ring": ("GiB", "24.468")})):
@@ -72,8 +70,7 @@ def published_volumes_and_the_run_on_16_devices(box):
             assert f"{total:.1f}" == "6.6", total
 
 
-@test
-def published_flops_of_open_sora(box):
+def test_published_flops_of_open_sora(box):
     """Of STDiT3-XL, with two samples of 300 tokens of text: TFLOP of a step, and what they use of an A100 that was measured."""
     config = json.loads((ROOT / "tests" / "golden" / "tiny-open-sora" / "transformer" / "config.json").read_text())
     config |= {"depth": 28, "hidden_size": 1152, "num_heads": 16, "caption_channels": 4096, "model_max_length": 300}
@@ -98,8 +95,7 @@ def published_flops_of_open_sora(box):
     assert "t.json does not hold rank 1" in published(box, "flops", "t.json", "--rank", "1", code=1)
 
 
-@test
-def published_flops_of_exported_programs(box):
+def test_published_flops_of_exported_programs(box):
     """Of one evaluation of STDiT3-XL, with two samples of 300 tokens of text, as a program: each sample with its own text, and with the
     texts of both as in the graphs of the analysis."""
     config = json.loads((ROOT / "tests" / "golden" / "tiny-open-sora" / "transformer" / "config.json").read_text())
@@ -123,8 +119,7 @@ def comparison(box, *words, extra=()):
     return published_json(box, "comparison", *files), published(box, "comparison", *files, *extra)
 
 
-@test
-def published_comparison_has_the_value_of_each_printed_formula(box):
+def test_published_comparison_has_the_value_of_each_printed_formula(box):
     words = [*EIGHT, "--batch", "8", "--mesh", "2x4", "--vocabulary", "50304"]
     result, text = comparison(box, *words)
     letters = letters_of(result)
@@ -154,8 +149,7 @@ def by_cell(result):
     return {(cell["subject"], cell["cell"], cell["where"]): cell for cell in result["cells"]}
 
 
-@test
-def published_comparison_has_its_errors(box):
+def test_published_comparison_has_its_errors(box):
     """What the document prints where it is not what is computed here."""
     one = ["--layers", "1", *SIZES[2:], "--degree", "8"]
     sent, kept, text, table = "activations sent, both ways", "activations kept", "text", "table"
@@ -217,8 +211,7 @@ VALUES = {"Ulysses": (12, 8, 8, 1, 1, 1, 1, REDUCED, "8 AllToAll a layer"), "Rin
           "Megatron-SP": (0, 10, 1, 8, 8, 8, 1, None, "6 AllGather + 4 ReduceScatter a layer")}
 
 
-@test
-def published_comparison_has_every_cell_of_the_table(box):
+def test_published_comparison_has_every_cell_of_the_table(box):
     result, lines = comparison(box, *EIGHT, "--batch", "8", extra=["--csv"])
     table = [cell for cell in result["cells"] if cell["where"] == "table"]
     assert [cell["cell"] for cell in table] == 9 * list(COLUMNS), table
@@ -244,8 +237,7 @@ def published_comparison_has_every_cell_of_the_table(box):
         assert (row["subject"], row["cell"], row["error"]) == (cell["subject"], cell["cell"], cell["error"] or ""), (row, cell)
 
 
-@test
-def published_comparison_refuses(box):
+def test_published_comparison_refuses(box):
     grouped = [save(box, f"{name}.json", "compare", *EIGHT, "--key-value-heads", "8", *more) for name, more in (("f", []), ("t", ["--train"]))]
     assert "has no grouped queries" in published(box, "comparison", *grouped, code=1)
     other = save(box, "o.json", "compare", *SIZES, "--degree", "4", "--train")

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import time
 
+import pytest
+
 from files import assert_near, difference, psnr, read_latents, read_png
-from harness import MODEL, SMALL, Skipped, test
+from harness import MODEL, SMALL
 from running import address_space, alive, start, start_long_run
 
 LATENT = ["--seed", "5", "--output-type", "latent", "-o", "out.safetensors"]
@@ -30,8 +32,7 @@ THREE_STEPS = [*SMALL[:-1], "3"]
 NEAR = 1e-4  # largest difference between the latents of exact methods and those of one rank
 
 
-@test
-def ranks_generate_the_latents_of_one(box):
+def test_ranks_generate_the_latents_of_one(box):
     for words, settings in DEGREES:
         shared = ("--num-images-per-prompt", "--width")  # options of the image, not of the ranks
         picture = [word for pair in zip(words, words[1:]) if pair[0] in shared for word in pair]
@@ -49,8 +50,7 @@ def ranks_generate_the_latents_of_one(box):
                 assert sorted(sum_) == sorted(["axis", "operation", "count", "bytes", "seconds", "waited_seconds"]), sum_
 
 
-@test
-def data_parallel_ranks_write_the_images_of_one(box):
+def test_data_parallel_ranks_write_the_images_of_one(box):
     words = ["a cat", "a dog", "a red circle", "--seed", "5", "--dtype", "fp32", *SMALL]
     alone = box.generate(*words, "-o", "alone.png").out.split()
     shared = box.generate(*words, "-o", "shared.png", "--data-parallel-degree", "2").out.split()
@@ -61,8 +61,7 @@ def data_parallel_ranks_write_the_images_of_one(box):
     assert psnr(alone[0][2], alone[2][2]) < 50, "the images do not depend on the prompt"
 
 
-@test
-def one_rank_simulates_several(box):
+def test_one_rank_simulates_several(box):
     words = ["--pipefusion-parallel-degree", "2", "--num-pipeline-patch", "2", "--warmup-steps", "1"]
     picture = ["a cat", "--seed", "5", *THREE_STEPS]
     expected = box.latents(*picture, *words)
@@ -74,8 +73,7 @@ def one_rank_simulates_several(box):
     assert difference(expected[1], box.latents(*picture)[1]) > 1e-3, "no stale values were read"
 
 
-@test
-def the_text_encoder_is_split_or_whole(box):
+def test_the_text_encoder_is_split_or_whole(box):
     results, read = [], []
     for word in ("--text-encoder-parallel", "--no-text-encoder-parallel"):
         results.append(box.latents("a cat", "--seed", "5", *THREE_STEPS, "--use-cfg-parallel", word, "--report", "run.json"))
@@ -84,8 +82,7 @@ def the_text_encoder_is_split_or_whole(box):
     assert read[0] < read[1], read
 
 
-@test
-def pictures_of_ranks(box):
+def test_pictures_of_ranks(box):
     for method, place in ([["--use-cfg-parallel"], "cfg 2"], [["--data-parallel-degree", "2"], "dp 2"]):
         words = ["a cat", "a dog", "a bird", "--seed", "5", *SMALL]  # wider than tall
         box.generate(*words, "--nproc", "1", "-o", "one.png")
@@ -100,8 +97,7 @@ def pictures_of_ranks(box):
             one.unlink(), two.unlink()
 
 
-@test
-def rules_of_degrees(box):
+def test_rules_of_degrees(box):
     for words, *needles in [
             (["--nproc", "3", "--ulysses-degree", "2"], "needs 2 ranks (--ulysses-degree 2), but there are 3"),
             (["--nproc", "0"], "[--nproc]"),
@@ -143,8 +139,7 @@ def rules_of_degrees(box):
     assert outcome.err.count("; ") >= 3, outcome
 
 
-@test
-def an_error_of_all_ranks_is_reported_once(box):
+def test_an_error_of_all_ranks_is_reported_once(box):
     model = box.copy_model()
     path = model / "transformer" / "diffusion_pytorch_model.safetensors"
     path.write_bytes(path.read_bytes()[:100])
@@ -152,8 +147,7 @@ def an_error_of_all_ranks_is_reported_once(box):
     assert outcome.err.count("tessera: ") == 1, outcome
 
 
-@test
-def help_names_every_option(box):
+def test_help_names_every_option(box):
     text = box.run("generate", "--help").out
     for name in ("nproc", "data-parallel-degree", "use-cfg-parallel", "ulysses-degree", "ring-degree", "timeout",
                  "pipefusion-parallel-degree", "num-pipeline-patch", "attn-layer-num-for-pp", "warmup-steps", "rank-shares",
@@ -163,8 +157,7 @@ def help_names_every_option(box):
 
 # The following tests interrupt, stop or kill ranks.
 
-@test
-def ranks_open_no_port(box):
+def test_ranks_open_no_port(box):
     run = start_long_run(box)
     # No port is open, and no socket has a name.
     for of in (run.process.pid, *run.ranks):
@@ -184,8 +177,7 @@ def interrupt(run):
         os.kill(process, signal.SIGINT)
 
 
-@test
-def the_folder_of_an_output_is_removed_meanwhile(box):
+def test_the_folder_of_an_output_is_removed_meanwhile(box):
     for method in ([], ["--use-cfg-parallel"]):
         (box.folder / "out").mkdir()
         run = start(box.program, box.folder, "a cat", "--model", MODEL, "--num-inference-steps", "900", *method, "-o", "out/cat.png")
@@ -195,8 +187,7 @@ def the_folder_of_an_output_is_removed_meanwhile(box):
         assert box.files() == [], box.files()
 
 
-@test
-def a_killed_rank_ends_the_run(box):
+def test_a_killed_rank_ends_the_run(box):
     for victim in (1, 0):
         run = start_long_run(box)
         os.kill(run.ranks[victim], signal.SIGKILL)
@@ -226,8 +217,7 @@ def start_long_decoding(box, method, ranks):
                           steps="1", method=method, ranks=ranks, until="decode [")
 
 
-@test
-def a_killed_rank_ends_the_decoding(box):
+def test_a_killed_rank_ends_the_decoding(box):
     for method, ranks in DECODING:
         for victim in (ranks - 1, 0):
             run = start_long_decoding(box, method, ranks)
@@ -238,8 +228,7 @@ def a_killed_rank_ends_the_decoding(box):
             assert set(out.split()) <= set(take_finished(box)), out
 
 
-@test
-def ctrl_c_ends_the_decoding(box):
+def test_ctrl_c_ends_the_decoding(box):
     for method, ranks in DECODING:
         run = start_long_decoding(box, method, ranks)
         interrupt(run)
@@ -249,8 +238,8 @@ def ctrl_c_ends_the_decoding(box):
         assert lines[-1] == f"tessera: stopped; {'finished files stay' if files else 'nothing was written'}" and len(lines) == 2, lines
 
 
-@test(alone=True)
-def a_stopped_rank_ends_the_run(box):
+@pytest.mark.alone
+def test_a_stopped_rank_ends_the_run(box):
     for victim in (1, 0):
         run = start_long_run(box, "--timeout", "2")
         os.kill(run.ranks[victim], signal.SIGSTOP)
@@ -261,8 +250,7 @@ def a_stopped_rank_ends_the_run(box):
         assert box.files() == []
 
 
-@test
-def a_rank_without_memory_ends_the_run(box):
+def test_a_rank_without_memory_ends_the_run(box):
     # There are too few addresses for a heap of tensors, which would serve all further steps from what it has, and one picture is
     # large enough to be given back to the system after each step. The tight limit is
     # set after a step, when all kernels exist, because oneDNN calls address 0 when there is no room for a kernel's code.
@@ -277,8 +265,7 @@ def a_rank_without_memory_ends_the_run(box):
     assert box.files() == []
 
 
-@test
-def a_limit_of_files_is_no_lack_of_memory(box):
+def test_a_limit_of_files_is_no_lack_of_memory(box):
     # The memory of messages does not fit; or it does, but a message of 64 KiB does not.
     large = ["--height", "512", "--width", "512", "--no-resolution-binning", "--num-inference-steps", "1"]
     for kilobytes, size in ((16, SMALL), (40, large)):
@@ -289,8 +276,7 @@ def a_limit_of_files_is_no_lack_of_memory(box):
                    "--use-cfg-parallel", "--no-shared-memory", limits={resource.RLIMIT_FSIZE: size})
 
 
-@test
-def a_process_or_thread_too_many_is_a_lack_of_resources(box):
+def test_a_process_or_thread_too_many_is_a_lack_of_resources(box):
     user = 2_000_000_011  # of nobody else, since the limit counts all that a user runs; it does not hold for root
     box.folder.parent.chmod(0o711)
     box.folder.chmod(0o777)
@@ -304,7 +290,7 @@ def a_process_or_thread_too_many_is_a_lack_of_resources(box):
                               cwd=box.folder, capture_output=True, text=True, timeout=120, preexec_fn=prepare,
                               env={**os.environ, "OMP_NUM_THREADS": "1"})
     if os.geteuid() != 0 or run(100).returncode != 0:
-        raise Skipped("no right to run as another user")
+        pytest.skip("no right to run as another user")
     (box.folder / "out.png").unlink()
     for words, most in (([], 4), (["--no-shared-memory"], 8)):  # three processes, and their threads
         for processes in range(1, most + 1):
@@ -314,8 +300,7 @@ def a_process_or_thread_too_many_is_a_lack_of_resources(box):
             assert box.files() == []
 
 
-@test
-def ranks_have_all_descriptors_that_they_may_have(box):
+def test_ranks_have_all_descriptors_that_they_may_have(box):
     words = ["a cat", *SMALL, "--use-cfg-parallel"]
     few = 8
     box.refuse(3, "Too many open files (ulimit -n)", "generate", *words, "--model", MODEL, limits={resource.RLIMIT_NOFILE: (few, few)})
@@ -324,27 +309,24 @@ def ranks_have_all_descriptors_that_they_may_have(box):
                "--num-images-per-prompt", "16", limits={resource.RLIMIT_NOFILE: 40})
 
 
-@test
-def ranks_that_share_memory_need_no_proc(box):
+def test_ranks_that_share_memory_need_no_proc(box):
     words = [box.program, "generate", "a cat", "--model", MODEL, "--quiet", "--use-cfg-parallel", *SMALL]
     mount = "mount -t tmpfs none /proc"
     if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True).returncode != 0:
-        raise Skipped("no right to mount")
+        pytest.skip("no right to mount")
     environment = {**os.environ, "OMP_NUM_THREADS": "2"}  # the ranks are forks, which have none of the threads before them
     done = subprocess.run(["unshare", "-m", "sh", "-c", f"{mount} && exec {shlex.join(map(os.fspath, words))}"], cwd=box.folder,
                           env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "out.png\n"), done
 
 
-@test
-def out_of_memory_on_all_ranks(box):
+def test_out_of_memory_on_all_ranks(box):
     box.refuse(5, "not enough memory", "generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--height", "4096",
                "--width", "4096", "--no-resolution-binning", "--num-images-per-prompt", "500", "--num-inference-steps", "1",
                "--use-cfg-parallel", limits={resource.RLIMIT_AS: 2_000_000_000})
 
 
-@test
-def a_pause_is_no_failure(box):
+def test_a_pause_is_no_failure(box):
     run = start_long_run(box, "--timeout", "30", steps="100")
     os.kill(run.ranks[1], signal.SIGSTOP)
     time.sleep(0.5)
@@ -355,8 +337,8 @@ def a_pause_is_no_failure(box):
 
 # Ctrl-Z stops all ranks, as a laptop that sleeps does. Rank 0 finds no sign of life of rank 1 when it goes on; the time in which
 # rank 0 was stopped itself does not count.
-@test(alone=True)
-def a_pause_of_all_is_no_failure(box):
+@pytest.mark.alone
+def test_a_pause_of_all_is_no_failure(box):
     run = start_long_run(box, "--timeout", "2.5", steps="50")
     os.kill(run.ranks[1], signal.SIGSTOP)
     time.sleep(0.5)
@@ -372,8 +354,8 @@ def a_pause_of_all_is_no_failure(box):
     assert code == 0 and len(out.split()) == 16, (code, out, lines)
 
 
-@test(alone=True)
-def a_long_computation_is_no_failure(box):
+@pytest.mark.alone
+def test_a_long_computation_is_no_failure(box):
     # Only rank 0 decodes. Rank 1 waits for all its images, for longer than the timeout, and receives nothing meanwhile.
     pictures = 2
     for words in ([], ["--no-shared-memory"]):
@@ -387,8 +369,7 @@ def a_long_computation_is_no_failure(box):
             seconds = box.report()["seconds"]["decode"]
 
 
-@test
-def ctrl_c_ends_all_ranks(box):
+def test_ctrl_c_ends_all_ranks(box):
     run = start_long_run(box)
     interrupt(run)
     code, out, lines = run.finish()
@@ -397,8 +378,7 @@ def ctrl_c_ends_all_ranks(box):
     assert box.files() == []
 
 
-@test
-def ctrl_c_twice_and_termination_end_at_once(box):
+def test_ctrl_c_twice_and_termination_end_at_once(box):
     run = start_long_run(box, "--timeout", "60")
     os.kill(run.ranks[1], signal.SIGSTOP)  # otherwise the first signal might already end the run
     run.process.send_signal(signal.SIGINT)
@@ -417,8 +397,7 @@ def ctrl_c_twice_and_termination_end_at_once(box):
             assert box.files() == []
 
 
-@test
-def nohup_outlives_the_terminal(box):
+def test_nohup_outlives_the_terminal(box):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what nohup does; children inherit it
     try:
         run = start_long_run(box, "--timeout", "30", steps="100")
@@ -434,8 +413,7 @@ def nohup_outlives_the_terminal(box):
     assert code == 129, (code, lines)
 
 
-@test
-def ranks_die_with_their_parent(box):
+def test_ranks_die_with_their_parent(box):
     run = start_long_run(box)
     run.process.kill()
     run.process.communicate()

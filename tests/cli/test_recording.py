@@ -3,11 +3,10 @@ import json
 import shutil
 
 from files import DEGREES, sums
-from harness import MODEL, ROOT, SMALL, test
+from harness import MODEL, ROOT, SMALL
 
 
-@test
-def what_a_trace_prints(box):
+def test_what_a_trace_prints(box):
     words = ["trace", "a cat", "--model", MODEL, *SMALL, *DEGREES]
     loud = box.run(*words, "-o", "t.json")
     assert loud.out == "t.json\n" and "denoise: of 2 steps, the first is traced\n" in loud.err, loud
@@ -31,8 +30,7 @@ def what_a_trace_prints(box):
     box.refuse(3, "standard input", "analyze", "ops", "-", stdin=b"")
 
 
-@test
-def a_trace_for_gpus_needs_none(box):
+def test_a_trace_for_gpus_needs_none(box):
     words = ["--model", MODEL, *SMALL[:-2], "--ulysses-degree", "2", "--dtype", "bf16", "-q"]
     for name, device in (("cpu", []), ("cuda", ["--device", "cuda"])):
         outcome = box.run("trace", "a cat", *words, *device, "-o", f"{name}.json")
@@ -41,8 +39,7 @@ def a_trace_for_gpus_needs_none(box):
     assert [sums(rank, "denoise") for rank in traces[0]] == [sums(rank, "denoise") for rank in traces[1]], traces[0][0]["rank"]
 
 
-@test
-def trace_of_fp8_weights(box):
+def test_trace_of_fp8_weights(box):
     tiny = ROOT / "tests" / "golden" / "tiny-sd"
     folder = box.folder / "fp8"
     shutil.copytree(tiny, folder, copy_function=shutil.copyfile)
@@ -66,8 +63,7 @@ def trace_of_fp8_weights(box):
     assert box.run("analyze", "ops", "t.json").code == 0
 
 
-@test
-def a_run_is_recorded_as_a_trace(box):
+def test_a_run_is_recorded_as_a_trace(box):
     def products(rank, steps):
         """FLOPs of the layers and of attention in a run of so many steps, of which the trace shows the first."""
         return sum(event["flops"] * (steps if event.get("step") == 0 else 1) for event in rank["events"]
@@ -102,8 +98,7 @@ def a_run_is_recorded_as_a_trace(box):
                "--num-frames", "34", "--record", "x.json")
 
 
-@test
-def trace_refuses_parts_and_references(box):
+def test_trace_refuses_parts_and_references(box):
     words = ["trace", "--model", ROOT / "models" / "shapes-video", "--num-frames", "34"]
     box.refuse(2, "[--loop] a trace shows one part of a video without references; leave it out", *words, "--loop", "3")
     box.refuse(2, "[--reference-path] a trace shows one part", *words, "a", "--reference-path", "no.png", "--mask-strategy", "0")

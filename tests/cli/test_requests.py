@@ -7,15 +7,14 @@ import subprocess
 import threading
 
 from files import assert_near, read_exif, read_latents, read_png
-from harness import MODEL, ROOT, SMALL, test
+from harness import MODEL, ROOT, SMALL
 from test_launchers import finish_ranks, start_ranks, torchrun_variables
 from test_ranks import NEAR
 
 PROMPTS = ["a caf\u00e9", "  a dog, \"quoted\" --seed", "\u732b"]
 
 
-@test
-def prompts_from_a_file(box):
+def test_prompts_from_a_file(box):
     for text in ("\n".join(PROMPTS), "\ufeff" + "\r\n\r\n".join(PROMPTS) + "\r\n", "\n \t\n" + "\n\n".join(PROMPTS) + "\n\n"):
         (box.folder / "prompts.txt").write_bytes(text.encode())
         outcome = box.generate("--prompt-file", "prompts.txt", "--report", "run.json", "--seed", "5", *SMALL)
@@ -26,8 +25,7 @@ def prompts_from_a_file(box):
             assert read_png(box.folder / f"out-{i}.png")[2] == read_png(box.folder / f"words-{i}.png")[2]
 
 
-@test
-def prompts_from_standard_input_reach_all_ranks(box):
+def test_prompts_from_standard_input_reach_all_ranks(box):
     words = ["--seed", "5", "--report", "run.json", "--guidance-scale", "3", *SMALL]
     expected = box.latents(*(f"--prompt={prompt}" for prompt in PROMPTS), *words)
     for degrees in ([], ["--use-cfg-parallel"], ["--data-parallel-degree", "3"]):
@@ -36,8 +34,7 @@ def prompts_from_standard_input_reach_all_ranks(box):
         assert_near(latents, expected, NEAR)
 
 
-@test
-def ranks_of_another_launcher_take_the_prompts_that_rank_0_reads(box):
+def test_ranks_of_another_launcher_take_the_prompts_that_rank_0_reads(box):
     (box.folder / "prompts.txt").write_text("a cat\n")
     words = ["generate", "--prompt-file", "prompts.txt", "--model", MODEL, "--dtype", "fp32", "--use-cfg-parallel", "--seed", "5", *SMALL,
              "--output-type", "latent", "-o", "out.safetensors"]
@@ -47,8 +44,7 @@ def ranks_of_another_launcher_take_the_prompts_that_rank_0_reads(box):
     assert_near(read_latents(box.folder / "out.safetensors"), box.latents("a cat", "--seed", "5", *SMALL), NEAR)
 
 
-@test
-def a_pipe_serves_as_a_file_of_prompts(box):
+def test_a_pipe_serves_as_a_file_of_prompts(box):
     os.mkfifo(box.folder / "pipe")
     writer = threading.Thread(target=lambda: (box.folder / "pipe").write_text("a cat\na dog\n"))
     writer.start()
@@ -57,8 +53,7 @@ def a_pipe_serves_as_a_file_of_prompts(box):
     assert json.loads(read_png(box.folder / "out-1.png")[3]["tessera"])["prompt"] == ["a cat", "a dog"], outcome
 
 
-@test
-def unusable_files_of_prompts_are_refused(box):
+def test_unusable_files_of_prompts_are_refused(box):
     words = ["generate", "--model", MODEL, *SMALL, "--prompt-file"]
     (box.folder / "empty.txt").write_text("\n  \n\r\n")
     (box.folder / "many.txt").write_text("a cat\n" * 1025)
@@ -87,8 +82,7 @@ def names(box, stem):
     return sorted(path.name for path in box.folder.glob(f"{stem}*.png"))
 
 
-@test
-def a_request_gives_the_same_files_again(box):
+def test_a_request_gives_the_same_files_again(box):
     for arguments in AGAIN:
         box.generate(*arguments, "-o", "a.png", "--report", "run.json", *SMALL)
         first = names(box, "a")
@@ -108,8 +102,7 @@ def a_request_gives_the_same_files_again(box):
             (box.folder / name).unlink()
 
 
-@test
-def a_record_has_the_threads_that_were_asked_for(box):
+def test_a_record_has_the_threads_that_were_asked_for(box):
     """How many a run took depends on what else ran beside it; a recording and its ranks have that number too."""
     for words, threads in (([], None), (["--threads", "3"], 3)):
         box.generate("a cat", *SMALL, "-o", "a.png", "--report", "run.json", "--record", "record.json", *words,
@@ -120,8 +113,7 @@ def a_record_has_the_threads_that_were_asked_for(box):
         assert report["ranks"][0]["threads"] == record["settings"]["threads"] == 2, (report, record["settings"])
 
 
-@test
-def what_a_run_reads_is_not_overwritten(box):
+def test_what_a_run_reads_is_not_overwritten(box):
     """Records do not have the names of their outputs, so the default could be the very file that is read."""
     box.generate("a cat", *SMALL, "-o", "cat.png", "--report", "run.json")
     assert box.generate("--request", "run.json").out == "out.png\n"
@@ -138,8 +130,7 @@ def what_a_run_reads_is_not_overwritten(box):
     assert {name: (box.folder / name).read_bytes() for name in box.files()} == before
 
 
-@test
-def a_trace_is_not_a_request(box):
+def test_a_trace_is_not_a_request(box):
     assert box.run("trace", "--model", MODEL, "-o", "trace.json").code == 0
     box.generate("a cat", *SMALL, "--record", "record.json")
     for name in ("trace.json", "record.json"):
@@ -147,8 +138,7 @@ def a_trace_is_not_a_request(box):
                    "--request", name)
 
 
-@test
-def the_picture_of_the_readme_is_a_request(box):
+def test_the_picture_of_the_readme_is_a_request(box):
     outcome = box.run("generate", "--request", ROOT / "docs" / "first-picture.png", "--dry-run")
     assert outcome.code == 0, outcome
     settings = json.loads(outcome.out)["settings"]
@@ -156,8 +146,7 @@ def the_picture_of_the_readme_is_a_request(box):
     assert f'"{settings["prompt"][0]}"' in command and f"--seed {settings['seed']} " in command, (settings, command)
 
 
-@test
-def requests_of_other_families_give_the_same_files_again(box):
+def test_requests_of_other_families_give_the_same_files_again(box):
     golden = ROOT / "tests" / "golden"
     for model, options in (("tiny-sdxl", ["--prompt-2", "b", "--crops-coords-top-left", "3x4", "--clip-skip", "1"]),
                            ("tiny-open-sora", ["--num-frames", "17", "--height", "32", "--width", "48", "--motion-score", "4"])):
@@ -174,8 +163,7 @@ def requests_of_other_families_give_the_same_files_again(box):
             (box.folder / other).unlink()
 
 
-@test
-def records_of_each_kind_run_with_models_of_each_kind(box):
+def test_records_of_each_kind_run_with_models_of_each_kind(box):
     folder = ROOT / "tests" / "golden" / "tiny-sd"
     models = {"folder": ["--model", folder], "file": ["--model", folder / "single.safetensors", "--config", folder]}
     words = ["a cat", "--seed", "5", "--dtype", "fp32", "--height", "64", "--width", "64", "--num-inference-steps", "1"]
@@ -208,8 +196,7 @@ def records_of_each_kind_run_with_models_of_each_kind(box):
             assert image_of("--request", record) == images[kind], (kind, record)
 
 
-@test
-def options_replace_the_values_of_a_request(box):
+def test_options_replace_the_values_of_a_request(box):
     request = {"prompt": "a cat", "seed": 5, "height": 32, "width": 48, "use_resolution_binning": False, "num_inference_steps": 2,
                "model": str(MODEL), "dtype": "fp32", "use_cfg_parallel": True, "negative_prompt": None}
     (box.folder / "request.json").write_text(json.dumps(request))
@@ -225,8 +212,7 @@ def options_replace_the_values_of_a_request(box):
         assert "negative_prompt" not in settings, settings
 
 
-@test
-def integers_of_a_request_may_be_written_as_floats(box):
+def test_integers_of_a_request_may_be_written_as_floats(box):
     (box.folder / "request.json").write_text('{"prompt": "a", "height": 32.0, "width": 48, "num_inference_steps": 1e0, "seed": 1e3,'
                                              ' "use_resolution_binning": false}')
     box.generate("--request", "request.json", "--report", "run.json")
@@ -238,15 +224,13 @@ def integers_of_a_request_may_be_written_as_floats(box):
         box.refuse(3, needle, "generate", "--request", "request.json", "--model", MODEL)
 
 
-@test
-def a_request_may_begin_with_the_mark_of_an_editor(box):
+def test_a_request_may_begin_with_the_mark_of_an_editor(box):
     (box.folder / "request.json").write_text('{"prompt": "a", "seed": 7}', encoding="utf-8-sig")
     box.generate("--request", "request.json", *SMALL, "--report", "run.json")
     assert box.report()["settings"]["seed"] == 7
 
 
-@test
-def unusable_requests_are_refused(box):
+def test_unusable_requests_are_refused(box):
     (box.folder / "plain.png").write_bytes((ROOT / "docs" / "demo-sheet.png").read_bytes())
     box.generate("a cat", "-o", "own.png", *SMALL)
     for text, needle in (
@@ -266,8 +250,7 @@ def unusable_requests_are_refused(box):
     box.refuse(3, "[none.png] no such file", "generate", "--request", "none.png")
 
 
-@test
-def a_jpeg_or_webp_has_the_request_of_its_image(box):
+def test_a_jpeg_or_webp_has_the_request_of_its_image(box):
     words = ["a caf\u00e9 \U0001f600", "--seed", "5", *SMALL]
     box.generate(*words, "-o", "first.png")
     for name in ("image.jpg", "image.JPEG", "image.webp"):
@@ -284,15 +267,13 @@ def a_jpeg_or_webp_has_the_request_of_its_image(box):
     box.refuse(3, "[image.webp] holds no settings; give a file that this program wrote", "generate", "--request", "image.webp")
 
 
-@test
-def numbered_images_have_as_many_digits_as_the_last(box):
+def test_numbered_images_have_as_many_digits_as_the_last(box):
     names = [f"out-{i:02}.jpg" for i in range(11)]
     assert box.generate("a cat", "--num-images-per-prompt", "11", "--seed", "5", *SMALL, "-o", "out.jpg").out.split() == names
     assert box.generate("a cat", "--num-images-per-prompt", "2", *SMALL, "-o", "out.jpg").out.split() == ["out-0.jpg", "out-1.jpg"]
 
 
-@test
-def latents_have_their_request(box):
+def test_latents_have_their_request(box):
     words = ["a cat", "a dog", "--seed", "5", *SMALL, "--output-type", "latent"]
     box.generate(*words, "-o", "first.safetensors")
     box.generate("--request", "first.safetensors", "-o", "again.safetensors")
@@ -302,8 +283,7 @@ def latents_have_their_request(box):
                "weights.safetensors")
 
 
-@test
-def an_image_goes_to_standard_output(box):
+def test_an_image_goes_to_standard_output(box):
     box.generate("a cat", "--seed", "5", *SMALL, "-o", "file.png")
     for flags in ([], ["--use-cfg-parallel", "--report", "run.json"]):
         words = ["generate", "a cat", "--model", MODEL, "--dtype", "fp32", "--seed", "5", *SMALL, "-o", "-", *flags]
@@ -324,8 +304,7 @@ def an_image_goes_to_standard_output(box):
     assert done.returncode == 2 and "[standard output] cannot write: No space" in done.stderr.splitlines()[-1], done
 
 
-@test
-def an_image_is_not_shown_on_a_terminal(box):
+def test_an_image_is_not_shown_on_a_terminal(box):
     terminal, follower = pty.openpty()
     done = subprocess.run([box.program, "generate", "a cat", "--model", str(MODEL), *SMALL, "-o", "-"], cwd=box.folder, stdout=follower,
                           stderr=subprocess.PIPE, text=True)
@@ -334,8 +313,7 @@ def an_image_is_not_shown_on_a_terminal(box):
     assert done.returncode == 2 and "[--output] standard output is a terminal; redirect it, or name a file" in done.stderr, done
 
 
-@test
-def a_dry_run_says_what_would_run(box):
+def test_a_dry_run_says_what_would_run(box):
     words = ["a cat", "--seed", "5", *SMALL, "--report", "run.json", "--threads", "3"]
     whole_text = "--no-text-encoder-parallel"
     for flags in ([], ["--use-cfg-parallel", "--pipefusion-parallel-degree", "2", whole_text], ["--tensor-parallel-degree", "2", whole_text]):
@@ -362,8 +340,7 @@ def a_dry_run_says_what_would_run(box):
         (box.folder / "out.png").unlink()
 
 
-@test
-def a_dry_run_counts_the_weights_of_a_u_net(box):
+def test_a_dry_run_counts_the_weights_of_a_u_net(box):
     for model, dtype in (("tiny-sd", "fp32"), ("tiny-sdxl", "fp32"), ("tiny-sd", "bf16")):
         words = ["generate", "a cat", "--model", ROOT / "tests" / "golden" / model, "--dtype", dtype, "--height", "64", "--width", "64",
                  "--num-inference-steps", "1", "--report", "run.json"]
@@ -383,8 +360,7 @@ def numbers_of(path, is_read):
     return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__" and is_read(name))
 
 
-@test
-def weights_are_counted_as_the_files_have_them(box):
+def test_weights_are_counted_as_the_files_have_them(box):
     """All but the embeddings of tokens, of which rows are read, and the encoder of the VAE. A U-Net reads the convolutions behind
     its upsampling twice, in two layouts."""
     for model, denoiser, stored in (("tests/golden/tiny-pixart", "transformer", 4), ("tests/golden/tiny-sd", "unet", 4),
@@ -406,8 +382,7 @@ def weights_are_counted_as_the_files_have_them(box):
         assert rank["bytes_read"] == stored * sum(numbers.values()), (model, rank, numbers)
 
 
-@test
-def a_dry_run_refuses_what_a_run_would_refuse(box):
+def test_a_dry_run_refuses_what_a_run_would_refuse(box):
     box.refuse(2, "[--scheduler]", "generate", "a cat", "--model", MODEL, "--scheduler", "none", "--dry-run")
     model = box.copy_model()
     (model / "vae" / "diffusion_pytorch_model.safetensors").unlink()

@@ -6,7 +6,7 @@ import struct
 
 from files import assert_near, floats, psnr, read_latents, read_png, read_safetensors, write_safetensors
 from harness import MODEL as PIXART
-from harness import ROOT, test
+from harness import ROOT
 
 MODEL = ROOT / "tests" / "golden" / "tiny-sdxl"
 ONE = ROOT / "tests" / "golden" / "tiny-sd"
@@ -46,8 +46,7 @@ def golden(name):
     return tensor[1], floats(tensor)
 
 
-@test
-def sdxl_equals_diffusers(box):
+def test_sdxl_equals_diffusers(box):
     for name, options in RUNS["runs"].items():
         assert_near(latents(box, *arguments_of(options)), golden(name), 1e-3)
         outcome = generate(box, *arguments_of(options), "-o", f"{name}.png")
@@ -58,8 +57,7 @@ def sdxl_equals_diffusers(box):
             assert psnr(pixels, expected[2]) > 50, (name, number)
 
 
-@test
-def a_mask_of_the_prompts_padding_is_refused_where_diffusers_uses_it(box):
+def test_a_mask_of_the_prompts_padding_is_refused_where_diffusers_uses_it(box):
     """The pipeline of 1.x and 2.x passes over the padding if the text encoder's file says so; that of XL does not."""
     for name, part in (("tiny-sd", "text_encoder"), ("tiny-sdxl", "text_encoder_2")):
         model = box.folder / name
@@ -72,8 +70,7 @@ def a_mask_of_the_prompts_padding_is_refused_where_diffusers_uses_it(box):
             assert latents(box, "a cat", *SMALL, model=["--model", model]) == latents(box, "a cat", *SMALL)
 
 
-@test
-def decoding_in_blocks_gives_the_same_image(box):
+def test_decoding_in_blocks_gives_the_same_image(box):
     name, options = next(iter(RUNS["runs"].items()))
     for ranks in ["1", "2"]:
         for rows in ["1", "5"]:
@@ -85,8 +82,7 @@ def decoding_in_blocks_gives_the_same_image(box):
         assert outcome.code == 2 and "--vae-block-size" in outcome.err, outcome
 
 
-@test
-def sdxl_from_a_single_file(box):
+def test_sdxl_from_a_single_file(box):
     configs = box.folder / "configs"
     shutil.copytree(MODEL, configs, ignore=shutil.ignore_patterns("*.safetensors", "golden"))
     single = ["--model", MODEL / "single.safetensors", "--config", configs]
@@ -94,8 +90,7 @@ def sdxl_from_a_single_file(box):
     assert_near(latents(box, *arguments_of(RUNS["runs"]["all"]), "--use-cfg-parallel", model=single), golden("all"), 1e-3)
 
 
-@test
-def sdxl_on_many_ranks(box):
+def test_sdxl_on_many_ranks(box):
     words = arguments_of(RUNS["runs"]["all"])
     expected = golden("all")
     for flags in ("--ulysses-degree 2", "--ring-degree 2 --use-cfg-parallel", "--tensor-parallel-degree 2 --no-vae-parallel",
@@ -106,8 +101,7 @@ def sdxl_on_many_ranks(box):
         assert psnr(read_png(box.folder / picture)[2], read_png(GOLDEN / "all-1.png")[2]) > 50, flags
 
 
-@test
-def displaced_patches_are_near_and_reported(box):
+def test_displaced_patches_are_near_and_reported(box):
     exact = golden("plain")
     words = arguments_of(RUNS["runs"]["plain"])
     seen = []
@@ -125,8 +119,7 @@ def displaced_patches_are_near_and_reported(box):
     assert box.report()["settings"]["parallel"]["displaced_mode"] == "sync_gn"
 
 
-@test
-def displaced_patches_of_pixart(box):
+def test_displaced_patches_of_pixart(box):
     words = ["a green star", "--model", PIXART, "--seed", "7", "--height", "64", "--width", "48", "--no-resolution-binning",
              "--num-inference-steps", "4", "--dtype", "fp32"]
     one = latents(box, *words, model=[])
@@ -136,8 +129,7 @@ def displaced_patches_of_pixart(box):
 
 
 # PNDM evaluates the model more often than there are steps.
-@test
-def a_warm_up_of_all_steps_is_exact_with_any_sampler(box):
+def test_a_warm_up_of_all_steps_is_exact_with_any_sampler(box):
     words = ["a cat", *SMALL, "--scheduler", "pndm", "--num-inference-steps", "4"]
     assert_near(latents(box, *words, "--displaced-patch-degree", "2", "--warmup-steps", "4"), latents(box, *words), 1e-4)
     words += ["--model", PIXART, "--no-resolution-binning"]
@@ -145,8 +137,7 @@ def a_warm_up_of_all_steps_is_exact_with_any_sampler(box):
                 latents(box, *words, model=[]), 1e-4)
 
 
-@test
-def an_absent_negative_prompt_is_not_an_empty_one(box):
+def test_an_absent_negative_prompt_is_not_an_empty_one(box):
     absent, empty = latents(box, "a cat", *SMALL), latents(box, "a cat", *SMALL, "--negative-prompt", "")
     assert absent[1] != empty[1]
     # As in diffusers, the second negative prompt alone has no effect.
@@ -161,8 +152,7 @@ def an_absent_negative_prompt_is_not_an_empty_one(box):
         assert_near(latents(box, "a cat", *SMALL, model=["--model", model]), expected, 0)
 
 
-@test
-def options_that_sdxl_refuses(box):
+def test_options_that_sdxl_refuses(box):
     for words, *needles in [
             (["--prompt-2", "a", "--prompt-2", "b", "--prompt-2", "c"], "--prompt-2", "3 of them for 1 prompt;"),
             (["--clip-skip", "9"], "--clip-skip", "at most"),
@@ -190,8 +180,7 @@ def options_that_sdxl_refuses(box):
         box.refuse(2, option, "generate", "a cat", "--model", PIXART, option, value)
 
 
-@test
-def invalid_single_files(box):
+def test_invalid_single_files(box):
     file = MODEL / "single.safetensors"
     box.refuse(2, "--config", "generate", "a cat", "--model", file, *SMALL)
     box.refuse(2, "--config", "generate", "a cat", *FOLDER, "--config", MODEL, *SMALL)
@@ -229,8 +218,7 @@ def invalid_single_files(box):
                    "a cat", "--model", box.folder / "in" / name, "--config", MODEL, *SMALL)
 
 
-@test
-def a_single_file_is_known_by_its_content(box):
+def test_a_single_file_is_known_by_its_content(box):
     """Others name it .sft, and the cache of a hub by its hash."""
     (box.folder / "in").mkdir()
     for name in ("a.sft", "a.SAFETENSORS", "0123abcd", "a.ckpt"):
@@ -247,8 +235,7 @@ def warnings_of(box, *words):
     return [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
 
 
-@test
-def what_a_single_file_says_of_its_training(box):
+def test_what_a_single_file_says_of_its_training(box):
     tensors, metadata = read_safetensors(MODEL / "single.safetensors")
     (box.folder / "in").mkdir()
     file, nothing = box.folder / "in" / "file.safetensors", ("F32", [0], b"")
@@ -268,8 +255,7 @@ def what_a_single_file_says_of_its_training(box):
     assert not any("edm_mean" in line for line in warnings_of(box, *model, "--scheduler", "edm-euler"))
 
 
-@test
-def buffers_that_are_computed(box):
+def test_buffers_that_are_computed(box):
     """What a file stores of them has no effect, as in diffusers, so that other numbers are warned of."""
     (box.folder / "in").mkdir()
     file = box.folder / "in" / "file.safetensors"
@@ -294,8 +280,7 @@ def buffers_that_are_computed(box):
         assert len(got) == 1 and told in got[0] if told else got == [], got
 
 
-@test
-def weights_that_nobody_reads_are_one_warning(box):
+def test_weights_that_nobody_reads_are_one_warning(box):
     model = box.folder / "model"
     shutil.copytree(ONE, model, ignore=shutil.ignore_patterns("golden", "single.safetensors"))
     file = model / "vae" / "diffusion_pytorch_model.safetensors"
@@ -307,8 +292,7 @@ def weights_that_nobody_reads_are_one_warning(box):
         assert err.count("warning: ") == 1 and f"vae] {text}\n" in err, err
 
 
-@test
-def invalid_sdxl_folders(box):
+def test_invalid_sdxl_folders(box):
     def change(name, **values):
         folder = box.folder / "model"
         shutil.rmtree(folder, ignore_errors=True)
@@ -351,8 +335,7 @@ def invalid_sdxl_folders(box):
     assert outcome.code == 0 and "StableDiffusionXLPipeline" in outcome.out, outcome
 
 
-@test
-def a_latent_consistency_model_takes_the_scale_as_an_input(box):
+def test_a_latent_consistency_model_takes_the_scale_as_an_input(box):
     """Its U-Net and scheduler are beside the other parts of tiny-sd. What belongs to a negative branch is warned of."""
     goldens, model = ROOT / "tests" / "golden", box.folder / "model"
     shutil.copytree(goldens / "tiny-sd", model, ignore=shutil.ignore_patterns("golden", "single.safetensors", "unet", "scheduler"))

@@ -3,11 +3,10 @@ import json
 import math
 import shutil
 
-from harness import MODEL, ROOT, SMALL, test
+from harness import MODEL, ROOT, SMALL
 
 
-@test
-def a_program_and_its_description(box):
+def test_a_program_and_its_description(box):
     outcome = box.run("trace", "a cat", "--model", MODEL, *SMALL, "--dtype", "fp32", "--stablehlo", "p.mlir")
     assert outcome.code == 0 and outcome.out == "p.mlir\n", outcome
     text = (box.folder / "p.mlir").read_text()
@@ -29,8 +28,7 @@ def a_program_and_its_description(box):
     assert outcome.code == 0 and outcome.err == "", outcome
 
 
-@test
-def a_file_that_is_no_description_is_kept(box):
+def test_a_file_that_is_no_description_is_kept(box):
     words = ["trace", "a cat", "--model", MODEL, *SMALL, "--use-cfg-parallel", "--stablehlo", "p.mlir"]
     kept = box.folder / "p.1.json"
     for content in ("", "not JSON", "[1]", '{"part": "denoiser"}'):
@@ -46,8 +44,7 @@ def a_file_that_is_no_description_is_kept(box):
         assert told == ["rank 0 of 2, 1 partition", "rank 1 of 2, 1 partition"], outcome
 
 
-@test
-def programs_of_ranks_that_work_alone(box):
+def test_programs_of_ranks_that_work_alone(box):
     words = ["trace", "a cat", "--model", MODEL, *SMALL, "--dtype", "fp32", "--use-cfg-parallel", "--stablehlo"]
     outcome = box.run(*words, "p.mlir")
     assert outcome.code == 0 and outcome.out == "p.0.mlir\np.1.mlir\n", outcome
@@ -59,8 +56,7 @@ def programs_of_ranks_that_work_alone(box):
     assert json.loads((box.folder / "d.1.json").read_text())["images"] == [2, 3]
 
 
-@test
-def ranks_that_work_together_have_one_program(box):
+def test_ranks_that_work_together_have_one_program(box):
     words = ["trace", "a cat", "--model", MODEL, "--height", "64", "--width", "64", "--no-resolution-binning", "--dtype", "fp32"]
     for flag, collective in (("--ulysses-degree", "all_to_all"), ("--ring-degree", "collective_permute"), ("--kv-gather-degree", "all_gather"),
                              ("--tensor-parallel-degree", "all_reduce")):
@@ -75,8 +71,7 @@ def ranks_that_work_together_have_one_program(box):
     assert kinds == {("weight", "weight"), ("weight", "constant"), ("input", "input")}, kinds
 
 
-@test
-def ranks_with_other_parts_have_branches(box):
+def test_ranks_with_other_parts_have_branches(box):
     words = ["trace", "a cat", "--model", MODEL, "--height", "80", "--width", "64", "--no-resolution-binning", "--dtype", "fp32"]
     outcome = box.run(*words, "--ring-degree", "2", "--stablehlo", "p.mlir")
     assert outcome.code == 0, outcome
@@ -91,8 +86,7 @@ def ranks_with_other_parts_have_branches(box):
         assert description["results"] == [{"name": "prediction", **part}] and description["partitions"] == [0, 1], description
 
 
-@test
-def stages_take_caches_that_the_first_step_gives(box):
+def test_stages_take_caches_that_the_first_step_gives(box):
     words = ["trace", "a cat", "--model", MODEL, "--height", "64", "--width", "64", "--no-resolution-binning", "--dtype", "fp32",
              "--pipefusion-parallel-degree", "2", "--stablehlo"]
     names = {}
@@ -117,8 +111,7 @@ def stages_take_caches_that_the_first_step_gives(box):
                                     [*(f"prediction.{i}" for i in patches), "cache.0"]), names
 
 
-@test
-def displaced_patches_take_what_an_earlier_step_left(box):
+def test_displaced_patches_take_what_an_earlier_step_left(box):
     words = ["trace", "a cat", "--model", ROOT / "tests" / "golden" / "tiny-sd", "--height", "96", "--width", "64", "--dtype", "fp32",
              "--displaced-patch-degree", "2", "--stablehlo"]
     caches = {}
@@ -135,8 +128,7 @@ def displaced_patches_take_what_an_earlier_step_left(box):
         assert caches["first_step", rank][1] == caches["denoiser", rank][0] == caches["denoiser", rank][1], caches
 
 
-@test
-def parts_of_a_program(box):
+def test_parts_of_a_program(box):
     for part, inputs, results in (("text_encoder", ["tokens"], ["states"]), ("decoder", ["latents"], ["frames"])):
         outcome = box.run("trace", "a cat", "--model", MODEL, *SMALL, "--part", part, "--stablehlo", "p.mlir")
         assert outcome.code == 0, outcome
@@ -145,8 +137,7 @@ def parts_of_a_program(box):
         assert found == inputs and [each["name"] for each in description["results"]] == results, description
 
 
-@test
-def one_program_with_the_shardings_of_all_ranks(box):
+def test_one_program_with_the_shardings_of_all_ranks(box):
     words = ["trace", "a cat", "--model", MODEL, "--height", "64", "--width", "64", "--no-resolution-binning", "--dtype", "fp32",
              "--sharding", "sdy", "--stablehlo", "p.mlir"]
     outcome = box.run(*words, "--use-cfg-parallel", "--ulysses-degree", "2", "--tensor-parallel-degree", "2")
@@ -166,8 +157,7 @@ def one_program_with_the_shardings_of_all_ranks(box):
     assert '"stablehlo.all_reduce"' not in text and "sdy.sharding_constraint" in text, text[:200]
 
 
-@test
-def a_program_for_each_stage(box):
+def test_a_program_for_each_stage(box):
     words = ["trace", "a cat", "--model", MODEL, *SMALL, "--ring-degree", "2", "--sharding", "sdy", "--stablehlo", "p.mlir"]
     outcome = box.run(*words, "--stages", "0-0,1-1", "--mesh", "1x2")
     assert outcome.code == 0 and outcome.out == "p.0.mlir\np.1.mlir\n", outcome
@@ -180,8 +170,7 @@ def a_program_for_each_stage(box):
     assert [each["name"] for each in last["results"]] == ["prediction"], last["results"]
 
 
-@test
-def refused_shardings(box):
+def test_refused_shardings(box):
     words = ["trace", "a cat", "--model", MODEL, *SMALL]
     shard = [*words, "--sharding", "sdy", "--stablehlo", "p.mlir"]
     box.refuse(2, "[--mesh] must be two sizes such as 2x4, got '2'", *shard, "--mesh", "2")
@@ -230,8 +219,7 @@ def refused_shardings(box):
     assert not list(box.folder.glob("p*")), list(box.folder.iterdir())
 
 
-@test
-def refused_programs(box):
+def test_refused_programs(box):
     words = ["trace", "a cat", "--model", MODEL, *SMALL]
     box.refuse(2, "[--stablehlo] must name a file that ends in .mlir, got 'p.txt'", *words, "--stablehlo", "p.txt")
     box.refuse(2, "[--part] the model has no 'unet'; its parts are denoiser, decoder, text_encoder", *words, "--part", "unet",
@@ -290,8 +278,7 @@ def largest(of_ranks):
     return [row | {key: max(each[i][key] or 0 for each in of_ranks) for key in MOST} for i, row in enumerate(of_ranks[0])]
 
 
-@test
-def a_program_that_is_read_back_has_the_rows_of_its_trace(box):
+def test_a_program_that_is_read_back_has_the_rows_of_its_trace(box):
     """Of a run of one step: the products, what ranks that share a picture send each other in an evaluation, FLOPs, and sizes."""
     for model, sizes, ranks, dtype, compared in READ_BACK:
         words = ["trace", "a red circle left of a star", "--model", ROOT / "tests" / "golden" / model, *sizes, *ranks, "--dtype", dtype]
@@ -323,8 +310,7 @@ def a_program_that_is_read_back_has_the_rows_of_its_trace(box):
             check("sizes", named, ("name", "value"))
 
 
-@test
-def views_of_programs(box):
+def test_views_of_programs(box):
     golden = ROOT / "tests" / "golden" / "stablehlo" / "transformer.mlir"
     outcome = box.run("analyze", "ops", golden)
     assert outcome.code == 0 and outcome.out.startswith("Rank 0 of 1: GFLOP and bytes of operations of the program, which runs once\n"), outcome

@@ -5,11 +5,10 @@ import re
 import shutil
 
 from files import DEGREES, Page, says, sums, table_rows
-from harness import MODEL, ROOT, SMALL, test
+from harness import MODEL, ROOT, SMALL
 
 
-@test
-def trace_of_a_model(box):
+def test_trace_of_a_model(box):
     outcome = box.run("trace", "a cat", "--model", MODEL, *SMALL, *DEGREES, "-o", "t.json")
     assert outcome.code == 0 and outcome.out == "t.json\n", outcome
     trace = json.loads((box.folder / "t.json").read_text())
@@ -27,8 +26,7 @@ def trace_of_a_model(box):
     assert one.code == 0 and json.loads((box.folder / "one.json").read_text())["ranks"] == trace["ranks"][1:], one
 
 
-@test
-def a_report_has_the_messages_of_a_trace(box):
+def test_a_report_has_the_messages_of_a_trace(box):
     """Of each axis and operation, where a trace has all steps of the run."""
     words = ["a cat", "--model", MODEL, "--dtype", "fp32", "--height", "64", "--width", "48", "--no-resolution-binning",
              "--num-inference-steps", "3", "--ulysses-degree", "2", "--pipefusion-parallel-degree", "2"]
@@ -48,16 +46,14 @@ def a_report_has_the_messages_of_a_trace(box):
         assert reported["rank"] == traced["rank"], (reported["rank"], traced["rank"])
 
 
-@test
-def trace_of_latents_decodes_nothing(box):
+def test_trace_of_latents_decodes_nothing(box):
     outcome = box.run("trace", "a cat", "--model", MODEL, *SMALL, *DEGREES, "--output-type", "latent", "-o", "t.json")
     assert outcome.code == 0, outcome
     phases = {event["phase"] for rank in json.loads((box.folder / "t.json").read_text())["ranks"] for event in rank["events"]}
     assert phases == {"encode", "denoise"}, phases
 
 
-@test
-def steps_are_evaluations_of_the_denoiser(box):
+def test_steps_are_evaluations_of_the_denoiser(box):
     # Heun's method evaluates twice in each step but the last (arXiv:2206.00364).
     for scheduler, steps in (("heun", 19), ("euler", 10)):
         words = ["--model", ROOT / "tests" / "golden" / "tiny-sd", "--height", "64", "--width", "64", "--num-inference-steps", "10"]
@@ -66,8 +62,7 @@ def steps_are_evaluations_of_the_denoiser(box):
         assert (trace["steps"], trace["traced_steps"]) == (steps, 1), (scheduler, trace["steps"], trace["traced_steps"])
 
 
-@test
-def trace_of_configs_alone(box):
+def test_trace_of_configs_alone(box):
     words = [*SMALL, "--dtype", "fp32"]
     folder = box.folder / "configs"
     copy_configs(MODEL, folder)
@@ -108,8 +103,7 @@ def trace_ranks(box, model, *words):
     return outcome.err, trace
 
 
-@test
-def trace_of_a_denoiser_alone(box):
+def test_trace_of_a_denoiser_alone(box):
     """Its steps are those of the whole model, where as many pixels make a latent as in published ones."""
     for model, part, title, pixels, words in (("tiny-pixart", "transformer", "PixArt-Sigma", (8, 8), ["--no-resolution-binning"]),
                                               ("tiny-sd", "unet", "Stable Diffusion", (4, 8), []), ("tiny-sdxl", "unet", "Stable Diffusion XL", (8, 8), []),
@@ -132,8 +126,7 @@ def trace_of_a_denoiser_alone(box):
             assert alone["settings"]["output_type"] == "latent", alone["settings"]
 
 
-@test
-def a_misspelled_key_is_named(box):
+def test_a_misspelled_key_is_named(box):
     folder = box.folder / "typo"
     folder.mkdir()
     config = json.loads((MODEL / "transformer" / "config.json").read_text())
@@ -144,8 +137,7 @@ def a_misspelled_key_is_named(box):
         assert outcome.err == "warning: [typo/config.json] options without effect: num_leyers\n", outcome
 
 
-@test
-def views_of_a_denoiser_alone(box):
+def test_views_of_a_denoiser_alone(box):
     assert box.run("trace", "--model", MODEL / "transformer", *SMALL, *DEGREES, "-o", "t.json").code == 0
     for view in ("ops", "comm", "flops", "memory"):
         rows = json.loads(box.run("analyze", view, "t.json", "--json").out)["rows"]
@@ -154,8 +146,7 @@ def views_of_a_denoiser_alone(box):
     assert page.plots > 0, page.headings
 
 
-@test
-def trace_refuses_what_is_no_denoiser(box):
+def test_trace_refuses_what_is_no_denoiser(box):
     box.refuse(3, "text_encoder/config.json] is of T5EncoderModel, but a denoiser is of PixArtTransformer2DModel, ",
                "trace", "--model", MODEL / "text_encoder")
     nameless = box.folder / "nameless" / "config.json"
@@ -167,8 +158,7 @@ def trace_refuses_what_is_no_denoiser(box):
     box.refuse(3, "holds no model_index.json; did you mean", "generate", "a cat", "--model", MODEL / "transformer")
 
 
-@test
-def a_trace_is_read_again(box):
+def test_a_trace_is_read_again(box):
     folder = box.folder / "configs"
     copy_configs(MODEL, folder)
     words = ["--model", folder, *SMALL, *DEGREES]
@@ -231,8 +221,7 @@ OF_OTHER_OPTIONS = {  # all of them give different traces
         ["--num-frames", "34", "--pipefusion-parallel-degree", "2", "--pipeline-patch-axis", "h"]]}
 
 
-@test
-def a_trace_that_is_read_again_has_these_options(box):
+def test_a_trace_that_is_read_again_has_these_options(box):
     """In one cache, each trace equals the one that is made without it."""
     made = {}
     for model, variants in OF_OTHER_OPTIONS.items():
@@ -251,8 +240,7 @@ def a_trace_that_is_read_again_has_these_options(box):
                 assert (trace, outcome.err) == expected, (model, more)
 
 
-@test
-def a_trace_with_its_graph(box):
+def test_a_trace_with_its_graph(box):
     """Is written where it is asked for, beside the same events, and has the same tables."""
     words = ["trace", "--model", MODEL, "--prompt", "a cat", *SMALL, "--tensor-parallel-degree", "2", "--no-cache", "-q"]
     traces = []
@@ -278,8 +266,7 @@ def a_trace_with_its_graph(box):
     box.refuse(2, "--graph", "trace", "--model", MODEL, "--graph", "--stablehlo", "p.mlir")
 
 
-@test
-def a_cache_that_cannot_be_used_is_no_error(box):
+def test_a_cache_that_cannot_be_used_is_no_error(box):
     words = ["trace", "--model", MODEL, *SMALL, "--quiet", "-o", "t.json"]
     (box.folder / "file").write_text("")
     for variables in ({"XDG_CACHE_HOME": os.fspath(box.folder / "file")}, {"XDG_CACHE_HOME": None, "HOME": None},
@@ -292,8 +279,7 @@ def a_cache_that_cannot_be_used_is_no_error(box):
     assert len(list((home / ".cache" / "tessera" / "traces").glob("*.trace"))) == 1
 
 
-@test
-def old_traces_leave_the_cache(box):
+def test_old_traces_leave_the_cache(box):
     kept = box.cache / "tessera" / "traces"
     kept.mkdir(parents=True)
     sizes = {"oldest": 200 << 20, "older": 50 << 20, "newer": 50 << 20}
@@ -306,8 +292,7 @@ def old_traces_leave_the_cache(box):
     assert left >= {"older", "newer"} and "oldest" not in left and len(left) == 3, left
 
 
-@test
-def trace_refuses(box):
+def test_trace_refuses(box):
     box.refuse(2, "[--rank] must be 'all' or a rank from 0 to 1, got '2'", "trace", "--model", MODEL, *SMALL, *DEGREES,
                "--rank", "2")
     box.refuse(2, "[--rank] must be 'all' or 0, got '-1'", "trace", "--model", MODEL, *SMALL, "--rank", "-1")
@@ -324,8 +309,7 @@ def cells_of(line):
     return re.split(r" {2,}", line.strip())
 
 
-@test
-def a_trace_prints_what_it_writes(box):
+def test_a_trace_prints_what_it_writes(box):
     words = ["--model", MODEL, "--dtype", "fp32", "--height", "64", "--width", "48", "--no-resolution-binning"]
     for degrees in ([], ["--ulysses-degree", "2", "--pipefusion-parallel-degree", "2"]):
         outcome = box.run("trace", "a cat", *words, *degrees, "-o", "t.json")
@@ -350,8 +334,7 @@ def a_trace_prints_what_it_writes(box):
             assert len(cells) == len(exact) and all(map(says, cells, exact)), (line, exact)
 
 
-@test
-def views_print_what_json_has(box):
+def test_views_print_what_json_has(box):
     words = ["--model", MODEL, "--dtype", "fp32", "--height", "64", "--width", "48", "--no-resolution-binning", "--ulysses-degree", "2",
              "--pipefusion-parallel-degree", "2"]
     assert box.run("trace", "a cat", *words, "-o", "t.json").code == 0
@@ -377,8 +360,7 @@ def views_print_what_json_has(box):
                 assert left == "", (view, line, left)
 
 
-@test
-def views_of_a_trace(box):
+def test_views_of_a_trace(box):
     words = ["--model", MODEL, *SMALL, *DEGREES]
     assert box.run("trace", "a cat", *words, "-o", "t.json").code == 0
     trace = json.loads((box.folder / "t.json").read_text())
@@ -419,8 +401,7 @@ def views_of_a_trace(box):
     assert box.run("analyze", "comm", "one.json", "--csv").out.splitlines() == lines[:1]
 
 
-@test
-def a_report_of_traces(box):
+def test_a_report_of_traces(box):
     words = ["--model", MODEL, *SMALL]
     for name, degrees in (("u.json", DEGREES), ("one & <two>.json", ["--tensor-parallel-degree", "2"])):
         assert box.run("trace", "a cat", *words, *degrees, "-o", name).code == 0
@@ -460,8 +441,7 @@ def a_report_of_traces(box):
         assert outcome.out.endswith("</html>\n") and Page(outcome.out).plots == 3, outcome
 
 
-@test
-def analyze_refuses_traces(box):
+def test_analyze_refuses_traces(box):
     assert box.run("trace", "a cat", "--model", MODEL, *SMALL, *DEGREES, "-o", "t.json").code == 0
     text = (box.folder / "t.json").read_text()
     (box.folder / "cut.json").write_text(text[:len(text) // 2])

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from files import read_png, read_safetensors
-from harness import GOLDEN, ROOT, Box, test
+from harness import GOLDEN, ROOT, Box
 from running import start_long_run
 
 VIDEO = ROOT / "tests" / "golden" / "tiny-open-sora"
@@ -39,8 +39,7 @@ def boxes(data):
     return names
 
 
-@test
-def videos_have_the_format_of_their_suffix(box):
+def test_videos_have_the_format_of_their_suffix(box):
     for method in RANKS:
         outcome = generate(box, *SHORT, *method)
         assert outcome.out == "out.mp4\n", outcome
@@ -55,8 +54,7 @@ def videos_have_the_format_of_their_suffix(box):
     assert box.files() == []
 
 
-@test
-def frames_are_numbered(box):
+def test_frames_are_numbered(box):
     names = [f"a-{i:04}.png" for i in range(17)]
     assert generate(box, *SHORT, "-o", "a.png").out.split() == names
     assert box.files() == names
@@ -68,8 +66,7 @@ def frames_are_numbered(box):
     assert box.files() == ["out.png"]
 
 
-@test
-def frames_are_checked_under_their_names(box):
+def test_frames_are_checked_under_their_names(box):
     """A frame that cannot be written ends a run before it begins, and a file with the name of none of them does not."""
     (box.folder / "a-0003.png").mkdir()
     outcome = box.refuse(2, "[--output] [a-0003.png] is a folder", *words(*SHORT, "-o", "a.png"))
@@ -83,8 +80,7 @@ def frames_are_checked_under_their_names(box):
     assert len(generate(box, *SHORT, "-o", "c.png").out.split()) == 17
 
 
-@test
-def one_frame_is_an_image(box):
+def test_one_frame_is_an_image(box):
     one = [*SHORT, "--num-frames", "1"]
     generate(box, *one, "-o", "a.png")
     for name, begin in (("a.jpg", b"\xff\xd8"), ("a.webp", b"RIFF"), ("a.mp4", b"\0\0\0")):
@@ -96,23 +92,20 @@ def one_frame_is_an_image(box):
         box.refuse(2, "[--output]", *words(*SHORT, "-o", output))
 
 
-@test
-def a_dry_run_names_the_files_of_frames(box):
+def test_a_dry_run_names_the_files_of_frames(box):
     frames = [f"v-{i:04}.png" for i in range(17)]
     assert json.loads(generate(box, *SHORT, "--num-frames", "17", "-o", "v.png", "--dry-run").out)["outputs"] == frames
     assert generate(box, *SHORT, "--num-frames", "17", "-o", "v.png").out.split() == frames
 
 
-@test
-def what_an_encoder_refuses_is_refused_at_once(box):
+def test_what_an_encoder_refuses_is_refused_at_once(box):
     for method in ((), ("--dry-run",), ("--use-cfg-parallel",)):
         outcome = box.refuse(2, "[a.mp4] cannot encode the video: Picture size 16384x16384 is invalid",
                              *words("--height", "16384", "--width", "16384", "--num-frames", "17", "-o", "a.mp4", *method))
         assert "load" not in outcome.err, outcome
 
 
-@test
-def a_dry_run_counts_the_encoder_of_given_frames(box):
+def test_a_dry_run_counts_the_encoder_of_given_frames(box):
     def plan(*arguments):
         return json.loads(generate(box, *SHORT, *arguments, "--dry-run").out)["weights_bytes"]
 
@@ -123,8 +116,7 @@ def a_dry_run_counts_the_encoder_of_given_frames(box):
         assert both.pop("video_encoder") > 100000 and both == alone, both
 
 
-@test
-def frames_of_a_longer_run_are_named(box):
+def test_frames_of_a_longer_run_are_named(box):
     def warnings(*arguments):
         return [line for line in generate(box, *SHORT, "--quiet", *arguments).err.splitlines() if "another run" in line]
 
@@ -140,8 +132,7 @@ def frames_of_a_longer_run_are_named(box):
     assert warnings("-o", "a.mp4") == []
 
 
-@test
-def frames_do_not_depend_on_the_ranks(box):
+def test_frames_do_not_depend_on_the_ranks(box):
     frames = []
     for method in RANKS[:3]:
         generate(box, *SHORT, "-o", "a.png", *method)
@@ -150,8 +141,7 @@ def frames_do_not_depend_on_the_ranks(box):
         assert all(abs(a - b) <= 1 for one, two in zip(frames[0], other) for a, b in zip(one, two))
 
 
-@test
-def several_videos_are_numbered(box):
+def test_several_videos_are_numbered(box):
     outcome = box.run(*words("a blue square", *SHORT, "--data-parallel-degree", "2", "-o", "v.mp4", "--report", "run.json"))
     assert outcome.out.split() == ["v-0.mp4", "v-1.mp4"], outcome
     settings = box.report()["settings"]
@@ -159,8 +149,7 @@ def several_videos_are_numbered(box):
     assert box.files() == ["v-0.mp4", "v-1.mp4"]
 
 
-@test
-def only_videos_need_the_codecs(box):
+def test_only_videos_need_the_codecs(box):
     if "libav" in subprocess.run(["ldd", box.program], check=True, capture_output=True, text=True).stdout:
         raise AssertionError("every run loads FFmpeg's libraries")
     (box.folder / "bin").mkdir()
@@ -181,28 +170,24 @@ def only_videos_need_the_codecs(box):
     assert generate(alone, *SHORT, "-o", "a.png").out.startswith("a-0000.png")
 
 
-@test
-def ranks_take_a_size_by_name(box):
+def test_ranks_take_a_size_by_name(box):
     outcome = generate(box, "--resolution", "144p", "--aspect-ratio", "1:1", *SHORT[4:], "--use-cfg-parallel")
     assert "of 192 x 192" in outcome.err, outcome
 
 
-@test
-def latents_of_videos(box):
+def test_latents_of_videos(box):
     generate(box, *SHORT, "--output-type", "latent")
     tensors, _ = read_safetensors(box.folder / "out.safetensors")
     assert tensors["latents"][1] == [1, 4, 5, 3, 5], tensors["latents"][1]
 
 
-@test
-def long_videos_and_references(box):
+def test_long_videos_and_references(box):
     circle = VIDEO / "golden" / "circle.png"
     outcome = generate(box, *SHORT, "--num-frames", "34", "--loop", "2", "--reference-path", circle, "--mask-strategy", "0", "-o", "a.png")
     assert len(outcome.out.split()) == 51 and "1 video of 51 frames" in outcome.err, outcome
 
 
-@test
-def a_prompt_names_its_own_references(box):
+def test_a_prompt_names_its_own_references(box):
     """The settings at the end of a prompt win over the options, and the recorded prompt runs again to the same video."""
     missing = ["--reference-path", "missing.png", "--mask-strategy", "0"]
     circle = shutil.copy(VIDEO / "golden" / "circle.png", box.folder)
@@ -218,8 +203,7 @@ def a_prompt_names_its_own_references(box):
         prompt = prompt if isinstance(prompt, str) else prompt[0]
 
 
-@test
-def references_are_checked_before_weights_are_read(box):
+def test_references_are_checked_before_weights_are_read(box):
     circle, moving = VIDEO / "golden" / "circle.png", VIDEO / "golden" / "moving.gif"
     (box.folder / "text.png").write_text("not an image")
     for code, needle, strategy, *paths in (
@@ -237,8 +221,7 @@ def references_are_checked_before_weights_are_read(box):
         assert "warning" not in generate(box, *SHORT, "--mask-strategy", "0", "--reference-path", moving, *method).err
 
 
-@test
-def files_tell_nothing_of_the_machine(box):
+def test_files_tell_nothing_of_the_machine(box):
     """Only names of references are in the files of a run, and a run from such a file says which are missing."""
     (box.folder / "secret").mkdir()
     circle = shutil.copy(VIDEO / "golden" / "circle.png", box.folder / "secret")
@@ -261,8 +244,7 @@ def files_tell_nothing_of_the_machine(box):
                 path.unlink()
 
 
-@test
-def videos_have_their_request(box):
+def test_videos_have_their_request(box):
     for name in ("a.mp4", "a.webm"):
         generate(box, *SHORT, "-o", name)
         outcome = box.run("generate", "--request", name, "--model", VIDEO, "-o", f"again-{name}")
@@ -279,8 +261,7 @@ def videos_have_their_request(box):
     box.refuse(3, "[other.mp4] holds no settings; give a file that this program wrote", "generate", "--request", "other.mp4")
 
 
-@test
-def videos_of_version_1_1(box):
+def test_videos_of_version_1_1(box):
     circle = VIDEO_1_1 / "golden" / "circle.png"
     for method in RANKS[:2]:
         outcome = box.run("generate", "a red circle", "--model", VIDEO_1_1, "--dtype", "fp32", *SHORT, "--num-frames", "6", "--loop", "2",
@@ -292,8 +273,7 @@ def videos_of_version_1_1(box):
     assert box.run("models", VIDEO_1_1).code == 0
 
 
-@test
-def bad_requests_for_videos(box):
+def test_bad_requests_for_videos(box):
     (box.folder / "text.png").write_text("not an image")
     data = (VIDEO / "golden" / "moving.gif").read_bytes()
     (box.folder / "cut.gif").write_bytes(data[:len(data) // 2])
@@ -319,8 +299,7 @@ def bad_requests_for_videos(box):
     box.refuse(3, "[missing.png]", *words(*SHORT, *given, "missing.png", "--use-cfg-parallel"))
 
 
-@test
-def a_full_disk_ends_a_video(box):
+def test_a_full_disk_ends_a_video(box):
     for name in ("a.mp4", "a.webm", "a.gif", "a.png"):
         box.refuse(2, "File too large", *words(*SHORT, "-o", name), limits={resource.RLIMIT_FSIZE: 512})
     for name in ("a.mp4", "a.gif"):
@@ -343,8 +322,7 @@ def start_video(box, until, *words, steps, videos="1"):
     return start_long_run(box, *LONG, *words, "-o", "v.mp4", steps=steps, method=("--ulysses-degree", "2"), until=until, images=videos, model=VIDEO)
 
 
-@test
-def a_killed_rank_ends_a_video(box):
+def test_a_killed_rank_ends_a_video(box):
     for until, steps in (("denoise [", "900"), ("decode [", "1")):
         for victim in (1, 0):
             run = start_video(box, until, steps=steps)
@@ -355,8 +333,7 @@ def a_killed_rank_ends_a_video(box):
             assert box.files() == []
 
 
-@test
-def half_written_files_are_removed(box):
+def test_half_written_files_are_removed(box):
     for signal_sent in (signal.SIGKILL, signal.SIGTERM):
         run = start_video(box, "decode [", "--report", "run.json", steps="1", videos="3")
         while not (written := list(box.folder.glob("v-0.mp4.*.tmp"))):
@@ -373,8 +350,7 @@ def half_written_files_are_removed(box):
         assert box.files() == [], (signal_sent, box.files())
 
 
-@test
-def ctrl_c_ends_a_video(box):
+def test_ctrl_c_ends_a_video(box):
     for until, steps in (("denoise [", "900"), ("decode [", "1")):
         run = start_video(box, until, steps=steps)
         for process in (run.process.pid, *run.ranks):
@@ -384,15 +360,13 @@ def ctrl_c_ends_a_video(box):
         assert box.files() == []
 
 
-@test
-def the_mesh_of_a_video_shows_what_ranks_divide(box):
+def test_the_mesh_of_a_video_shows_what_ranks_divide(box):
     outcome = box.run("mesh", "--model", VIDEO, "--ulysses-degree", "2", "--json")
     assert outcome.code == 0, outcome
     shares = [rank["share"] for rank in json.loads(outcome.out)["ranks"]]
     assert [share["heads"] for share in shares] == [[0, 4]] * 2, shares  # frames are divided instead
 
 
-@test
-def models_describes_a_video_model(box):
+def test_models_describes_a_video_model(box):
     outcome = box.run("models", VIDEO)
     assert outcome.code == 0 and "Open-Sora 1.2: videos of 51 frames of 424 x 240 by default, 30 steps" in outcome.out, outcome

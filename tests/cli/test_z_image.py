@@ -5,7 +5,7 @@ import shutil
 
 from files import change_json, read_png, read_safetensors, write_safetensors
 from harness import MODEL as PIXART
-from harness import ROOT, test
+from harness import ROOT
 from tiny_pipeline import TinyPipeline
 
 TINY = TinyPipeline("tiny-z-image")
@@ -14,15 +14,13 @@ PUBLISHED = {"_class_name": "ZImageTransformer2DModel", "all_patch_size": [2], "
              "cap_feat_dim": 2560, "rope_theta": 256.0, "t_scale": 1000.0, "axes_dims": [32, 48, 48], "axes_lens": [1536, 512, 512]}
 
 
-@test
-def z_image_equals_diffusers(box):
+def test_z_image_equals_diffusers(box):
     for name in TINY.runs["runs"]:
         TINY.expect_latents(box, name)
         TINY.expect_pictures(box, name)
 
 
-@test
-def z_image_on_many_ranks(box):
+def test_z_image_on_many_ranks(box):
     exact = ["--ulysses-degree 2", "--ring-degree 3", "--kv-gather-degree 2", "--tensor-parallel-degree 2", "--use-cfg-parallel",
              "--data-parallel-degree 2", "--displaced-patch-degree 2 --displaced-mode full_sync", "--use-cfg-parallel --ulysses-degree 2"]
     for name, all_flags in (("limited", exact), ("guided", ["--pipefusion-parallel-degree 2 --warmup-steps 4", "--ulysses-degree 2"])):
@@ -31,8 +29,7 @@ def z_image_on_many_ranks(box):
     TINY.expect_pictures(box, "limited", "--ring-degree", "2")
 
 
-@test
-def z_image_in_a_request(box):
+def test_z_image_in_a_request(box):
     """The settings of a picture give it again, and a report names them."""
     TINY.generate(box, *TINY.words("limited"), "-o", "one.png", "--report", "run.json")
     settings = box.report()["settings"]
@@ -42,8 +39,7 @@ def z_image_in_a_request(box):
     assert read_png(box.folder / "one-0.png")[2] == read_png(box.folder / "again-0.png")[2]
 
 
-@test
-def what_guidance_0_leaves_without_effect(box):
+def test_what_guidance_0_leaves_without_effect(box):
     outcome = TINY.generate(box, "a cat", *TINY.SMALL, "--guidance-scale", "0", "--negative-prompt", "blurry", "--cfg-truncation", "0.5")
     assert ("--negative-prompt, --cfg-truncation have no effect: --guidance-scale is 0, and there is guidance only above 0\n"
             in outcome.err), outcome
@@ -51,8 +47,7 @@ def what_guidance_0_leaves_without_effect(box):
     assert "no effect" not in outcome.err, outcome
 
 
-@test
-def options_that_z_image_refuses(box):
+def test_options_that_z_image_refuses(box):
     for words, needle in [
             (["--cfg-truncation", "1.5"], "[--cfg-truncation] must be from 0 to 1"),
             (["--cfg-truncation=-0.1"], "[--cfg-truncation] must be from 0 to 1"),
@@ -87,8 +82,7 @@ def into_shards(folder):
     return list(files)
 
 
-@test
-def a_sharded_transformer(box):
+def test_a_sharded_transformer(box):
     model = TINY.copy(box)
     shards = into_shards(model / "transformer")
     TINY.expect_latents(box, "turbo", model=model)
@@ -96,8 +90,7 @@ def a_sharded_transformer(box):
     TINY.refuse(box, 3, shards[1], model=model)
 
 
-@test
-def broken_models(box):
+def test_broken_models(box):
     """One line each, before any weight is read; `tessera models` says the same."""
     TINY.refuse_cut_off(box)
     refuse = functools.partial(TINY.refuse_changed, box)
@@ -122,8 +115,7 @@ def broken_models(box):
     TINY.refuse(box, 3, "the text encoder gives tokens of width 22, but the denoiser takes 12; are they of one model?", model=model)
 
 
-@test
-def broken_tokenizers(box):
+def test_broken_tokenizers(box):
     model = TINY.copy(box)
     template = model / "tokenizer" / "chat_template.jinja"
     known = template.read_text()
@@ -143,8 +135,7 @@ def broken_tokenizers(box):
     TINY.refuse(box, 3, "'tokenizer' is [\"transformers\",\"CLIPTokenizer\"]: this class cannot run here", model=model)
 
 
-@test
-def the_config_of_the_published_transformer_alone(box):
+def test_the_config_of_the_published_transformer_alone(box):
     """A trace and a plan need no more."""
     config = box.folder / "config.json"
     config.write_text(json.dumps(PUBLISHED))

@@ -52,7 +52,7 @@ class DrawMutantsTest(unittest.TestCase):
     def test_a_crash_is_told_from_a_test_that_fails(self):
         failed = "[  FAILED  ] Suite.Test, where GetParam() = 1 (2 ms)\n"
         self.assertEqual(mutants.what_failed(failed + "ended by signal 11"), "Suite.Test")
-        self.assertEqual(mutants.what_failed("FAILED a_report_of_traces\n"), "a_report_of_traces")
+        self.assertEqual(mutants.what_failed("FAILED test_trace.py::test_a_report_of_traces - x\n"), "test_a_report_of_traces")
         for words in (["sh", "-c", "kill -SEGV $$"], ["tools/ci/side_by_side.sh", "echo first", "kill -SEGV $$"]):
             passed, text = mutants.run(words, folder=ROOT)
             self.assertIs(passed, False)

@@ -25,6 +25,7 @@ import argparse
 import concurrent.futures
 import dataclasses
 import difflib
+import functools
 import json
 import os
 import pathlib
@@ -43,7 +44,6 @@ from tools.ci.draw_mutants import draw
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CASES = ROOT / "tests" / "cases" / "mutants"
-CLI_TESTS = ROOT / "tests" / "cli"
 ALL_TESTS = (("unit", None), ("capped", None), ("cli", None))
 LIMIT = 3600  # seconds for a build or for all tests
 LIMIT_OF_SELECTED = 300  # seconds for the tests that run first, which should take a few
@@ -266,30 +266,29 @@ class Slot:
             self.link(target, objects)
 
 
-def run_tests(build, folder, kind, selection=None, workers=None):
+def run_tests(build, folder, kind, selection=None):
     """Returns whether tests of a kind pass with the programs in the folder (None if out of time), those selected in one process or
     all, and what they print."""
     limit, tests = LIMIT_OF_SELECTED if selection else LIMIT, str(folder / "tests" / "tessera_tests")
     if kind == "cli":
-        words = ["tests/cli/run.sh", str(folder / "tessera"), *([selection] if selection else [])]
+        words = ["tests/cli/run.sh", str(folder / "tessera"), "-x", *(["-n", "0", *named_by(selection)] if selection else [])]
     elif kind == "capped":
         words = ["tools/ci/test_capped.sh", tests, *([selection] if selection else [])]
     elif selection:
         words = [tests, "--gtest_brief=1", "--gtest_fail_fast", f"--gtest_filter={selection}"]
     else:
         words = ["tools/ci/run_unit_tests.sh", tests]
-    more = {"TESSERA_TEST_WORKERS": str(workers)} if workers else {}
-    return run(words, limit, build.tree, GTEST_FAIL_FAST="1", TESSERA_TESTS_FAIL_FAST="1", **more)
+    return run(words, limit, build.tree, GTEST_FAIL_FAST="1")
 
 
 def what_failed(text):
     """Returns the name of the first test that failed, how the tests ended if none has, or ""."""
-    failure = re.search(r"^(?:\[  FAILED  \]|FAILED) ([^\s,]+)", text, re.M)
+    failure = re.search(r"^(?:\[  FAILED  \]|FAILED|ERROR) (?:\S+::)?([^\s,]+)", text, re.M)
     crash = re.search(r"^ended by signal (\d+)", text, re.M)
     return failure[1] if failure else f"by a crash ({signal.Signals(int(crash[1])).name})" if crash else ""
 
 
-def judge(slot, mutant, selected, workers=None):
+def judge(slot, mutant, selected):
     """Returns (verdict, the test that caught it or a reason). Runs the tests that the mutant names, or all."""
     path, reason = mutant.place(slot.build.tree)
     if not path:
@@ -301,7 +300,7 @@ def judge(slot, mutant, selected, workers=None):
         return "did not build", str(error)
     printed = []
     for kind, selection in tests:
-        passed, text = run_tests(slot.build, slot.folder, kind, selection, workers)
+        passed, text = run_tests(slot.build, slot.folder, kind, selection)
         printed.append(text)
         if not passed:
             if passed is None and not mutant.hangs:
@@ -310,13 +309,16 @@ def judge(slot, mutant, selected, workers=None):
     return "not caught by the first" if selected else "survived", mutant.says + slot.keep(mutant, "".join(printed))
 
 
-def command_line_tests(selection):
-    """Returns the tests of the command line that a mutant's selection runs."""
-    if str(CLI_TESTS) not in sys.path:
-        sys.path.insert(0, str(CLI_TESTS))
-    import run as _  # noqa: F401  (registers the tests)
-    from harness import selected
-    return selected([selection])
+@functools.cache
+def command_line_tests(*arguments):
+    """Returns the tests of the command line that pytest selects with the arguments, each with its file."""
+    listed = made(["tests/cli/run.sh", "build/tessera", "--collect-only", *arguments], ROOT)
+    return [line for line in listed.splitlines() if "::" in line]
+
+
+def named_by(selection):
+    """Returns the tests of the command line whose names hold a mutant's selection."""
+    return [test for test in command_line_tests() if selection in test.split("::")[1]]
 
 
 def check_named_tests(build, mutants):
@@ -326,13 +328,14 @@ def check_named_tests(build, mutants):
     tests = str(build.folder / "tests" / "tessera_tests")
     missing = [selection for selection in named["unit+capped"]
                if not made([tests, "--gtest_list_tests", f"--gtest_filter={selection}"]).count("\n  ")]
-    missing += [selection for selection in named["cli"] if not command_line_tests(selection)]
+    missing += [selection for selection in named["cli"] if not named_by(selection)]
     if missing:
         sys.exit(f"mutants: no test has these names: {', '.join(missing)}")
     if named["unit+capped"]:
         made(["tools/ci/run_unit_tests.sh", tests, ":".join(named["unit+capped"])], build.tree)
     if named["cli"]:
-        made(["tests/cli/run.sh", str(build.folder / "tessera"), *named["cli"]], build.tree)
+        tests_of_cli = sorted({test for selection in named["cli"] for test in named_by(selection)})
+        made(["tests/cli/run.sh", str(build.folder / "tessera"), *tests_of_cli], build.tree)
 
 
 class Tally:
@@ -352,7 +355,7 @@ class Tally:
 
 def needs_the_machine(mutant):
     """Returns whether a test that runs first needs the machine alone."""
-    return any(kind == "cli" and (selection is None or any(test.alone for test in command_line_tests(selection)))
+    return any(kind == "cli" and (selection is None or set(named_by(selection)) & set(command_line_tests("-m", "alone")))
                for kind, selection in mutant.first)
 
 
@@ -361,9 +364,9 @@ def try_all(build, mutants, only_first, cores):
     tally, alone = Tally(), queue.SimpleQueue()
     alone_with_named = [mutant for mutant in mutants if needs_the_machine(mutant)]
 
-    def attempt(slot, mutant, selected, workers=None):
+    def attempt(slot, mutant, selected):
         begin = time.monotonic()
-        verdict, by = judge(slot, mutant, selected, workers)
+        verdict, by = judge(slot, mutant, selected)
         build.require_unchanged()
         if verdict == "not caught by the first" and not only_first:
             alone.put(mutant)
@@ -377,7 +380,7 @@ def try_all(build, mutants, only_first, cores):
     def attempt_beside_others(mutant):
         slot = slots.get()
         try:
-            attempt(slot, mutant, selected=True, workers=1)
+            attempt(slot, mutant, selected=True)
         finally:
             slots.put(slot)
 
