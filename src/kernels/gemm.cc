@@ -94,9 +94,78 @@ void multiply_panel(int64_t m, int64_t columns, int64_t depth, const float* a, i
   }
 }
 
+TESSERA_TARGET_AVX2 inline __m256 widen_eight(const float* from) {
+  return _mm256_loadu_ps(from);
+}
+TESSERA_TARGET_AVX2 inline __m128i eight_numbers(const void* from) {
+  return _mm_loadu_si128(static_cast<const __m128i*>(from));
+}
+TESSERA_TARGET_AVX2 inline __m256 widen_eight(const Bf16* from) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(eight_numbers(from)), 16));
+}
+TESSERA_TARGET_AVX2 inline __m256 widen_eight(const Fp16* from) {
+  return _mm256_cvtph_ps(eight_numbers(from));
+}
+
+// Transposes 8 vectors.
+TESSERA_TARGET_AVX2 inline void transpose(__m256 (&rows)[8]) {
+  __m256 twos[8], fours[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    twos[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+    twos[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    fours[i] = _mm256_shuffle_ps(twos[i], twos[i + 2], 0x44);
+    fours[i + 1] = _mm256_shuffle_ps(twos[i], twos[i + 2], 0xee);
+    fours[i + 2] = _mm256_shuffle_ps(twos[i + 1], twos[i + 3], 0x44);
+    fours[i + 3] = _mm256_shuffle_ps(twos[i + 1], twos[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    rows[i] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20);
+    rows[i + 4] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31);
+  }
+}
+
+// Widens [columns, depth] of a weight whose rows are `stride` elements apart into a panel [depth, 16], with
+// zeros for missing columns. All of a line of 64 bytes is read before those of eight other rows, as rows of
+// a multiple of 4 KiB compete for eight ways of the first-level cache.
+template <typename T>
+TESSERA_TARGET_AVX2 void gather_panel(const T* weight, int64_t stride, int64_t columns, int64_t depth,
+                                      float* panel) {
+  constexpr int64_t kRun = 32;
+  const int64_t whole = depth / 8 * 8;
+  for (int64_t run = 0; run < whole; run += kRun) {
+    for (int64_t first = 0; first < kPanel; first += 8) {
+      for (int64_t k = run; k < std::min(run + kRun, whole); k += 8) {
+        __m256 block[8];
+#pragma GCC unroll 8
+        for (int64_t i = 0; i < 8; ++i) {
+          const bool is_there = first + i < columns;
+          block[i] = is_there ? widen_eight(weight + (first + i) * stride + k) : _mm256_setzero_ps();
+        }
+        transpose(block);
+#pragma GCC unroll 8
+        for (int64_t i = 0; i < 8; ++i) _mm256_storeu_ps(panel + (k + i) * kPanel + first, block[i]);
+      }
+    }
+  }
+  for (int64_t k = whole; k < depth; ++k) {
+    for (int64_t i = 0; i < kPanel; ++i)
+      panel[k * kPanel + i] = i < columns ? load(weight[i * stride + k]) : 0.0F;
+  }
+}
+
 #else
 
 void multiply_panel(int64_t, int64_t, int64_t, const float*, int64_t, const float*, float*, int64_t, bool) {
+  TESSERA_CHECK(false, "this matrix product needs x86");
+}
+
+template <typename T>
+void gather_panel(const T*, int64_t, int64_t, int64_t, float*) {
   TESSERA_CHECK(false, "this matrix product needs x86");
 }
 
@@ -137,6 +206,7 @@ struct Problem {
   T* y;
   int64_t in, out;
   Activation activation;
+  bool is_packed;  // the weight
 };
 
 // Buffers of one thread.
@@ -170,8 +240,12 @@ void multiply_block(const Problem<T>& p, int64_t first, int64_t rows, int64_t be
     for (int64_t panel = begin; panel < end; ++panel) {
       const int64_t column = panel * kPanel, columns = std::min(kPanel, p.out - column);
       float* const sums = scratch.sums.get() + (panel - begin) * rows * kPanel;
-      // Copies fp32 too: a copy brings the panel into the first-level cache faster than the tiles do.
-      run_kernel<widen<T>>(p.weight + column * p.in + k * kPanel, scratch.panel.get(), depth * kPanel);
+      if (p.is_packed) {
+        // Copies fp32 too: a copy brings the panel into the first-level cache faster than the tiles do.
+        run_kernel<widen<T>>(p.weight + column * p.in + k * kPanel, scratch.panel.get(), depth * kPanel);
+      } else {
+        gather_panel(p.weight + column * p.in + k, p.in, columns, depth, scratch.panel.get());
+      }
       if (k == 0) start_panel(p.bias ? p.bias + column : nullptr, columns, sums, rows);
       multiply_panel(rows, kPanel, depth, scratch.x.get(), kDepth, scratch.panel.get(), sums, kPanel,
                      /*add=*/true);
@@ -203,6 +277,40 @@ void multiply_all(const Problem<T>& p, int64_t rows) {
   });
 }
 
+at::Tensor linear_layer(const at::Tensor& x, const at::Tensor& weight, bool is_packed, const at::Tensor& bias,
+                        Activation activation) {
+  const int64_t out_features = weight.size(0);
+  TESSERA_CHECK(x.scalar_type() == weight.scalar_type() && x.size(-1) == weight.size(1),
+                "matrix product of {} [{}] with weights in {}", c10::toString(x.scalar_type()), x.size(-1),
+                c10::toString(weight.scalar_type()));
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = out_features;
+  at::Tensor y = at::empty(shape, x.options());
+  const at::Tensor rows = x.contiguous();
+  const at::Tensor wide_bias = bias.defined() ? bias.to(at::kFloat).contiguous() : bias;
+  const auto multiply = [&]<typename T>(T* to) {
+    const Problem<T> problem{.x = static_cast<const T*>(rows.const_data_ptr()),
+                             .weight = static_cast<const T*>(weight.const_data_ptr()),
+                             .bias = bias.defined() ? wide_bias.const_data_ptr<float>() : nullptr,
+                             .y = to,
+                             .in = x.size(-1),
+                             .out = out_features,
+                             .activation = activation,
+                             .is_packed = is_packed};
+    if (y.numel() > 0) multiply_all(problem, y.numel() / out_features);
+  };
+  if (x.scalar_type() == at::kFloat) {
+    multiply(y.mutable_data_ptr<float>());
+  } else if (x.scalar_type() == at::kBFloat16) {
+    multiply(static_cast<Bf16*>(y.mutable_data_ptr()));
+  } else {
+    TESSERA_CHECK(x.scalar_type() == at::kHalf, "matrix product of unsupported dtype {}",
+                  c10::toString(x.scalar_type()));
+    multiply(static_cast<Fp16*>(y.mutable_data_ptr()));
+  }
+  return activation == Activation::kGelu ? at::gelu(y) : y;
+}
+
 }  // namespace
 
 void gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t panel_stride,
@@ -227,35 +335,12 @@ at::Tensor gemm_pack(const at::Tensor& weight) {
 
 at::Tensor gemm_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                        Activation activation) {
-  const int64_t out_features = weight.size(0);
-  TESSERA_CHECK(x.scalar_type() == weight.scalar_type() && x.size(-1) == weight.size(1),
-                "matrix product of {} [{}] with weights in {}", c10::toString(x.scalar_type()), x.size(-1),
-                c10::toString(weight.scalar_type()));
-  std::vector<int64_t> shape = x.sizes().vec();
-  shape.back() = out_features;
-  at::Tensor y = at::empty(shape, x.options());
-  const at::Tensor rows = x.contiguous();
-  const at::Tensor wide_bias = bias.defined() ? bias.to(at::kFloat).contiguous() : bias;
-  const auto multiply = [&]<typename T>(T* to) {
-    const Problem<T> problem{.x = static_cast<const T*>(rows.const_data_ptr()),
-                             .weight = static_cast<const T*>(weight.const_data_ptr()),
-                             .bias = bias.defined() ? wide_bias.const_data_ptr<float>() : nullptr,
-                             .y = to,
-                             .in = x.size(-1),
-                             .out = out_features,
-                             .activation = activation};
-    if (y.numel() > 0) multiply_all(problem, y.numel() / out_features);
-  };
-  if (x.scalar_type() == at::kFloat) {
-    multiply(y.mutable_data_ptr<float>());
-  } else if (x.scalar_type() == at::kBFloat16) {
-    multiply(static_cast<Bf16*>(y.mutable_data_ptr()));
-  } else {
-    TESSERA_CHECK(x.scalar_type() == at::kHalf, "matrix product of unsupported dtype {}",
-                  c10::toString(x.scalar_type()));
-    multiply(static_cast<Fp16*>(y.mutable_data_ptr()));
-  }
-  return activation == Activation::kGelu ? at::gelu(y) : y;
+  return linear_layer(x, weight, /*is_packed=*/true, bias, activation);
+}
+
+at::Tensor gemm_linear_as_stored(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                                 Activation activation) {
+  return linear_layer(x, weight.contiguous(), /*is_packed=*/false, bias, activation);
 }
 
 }  // namespace tessera::kernels

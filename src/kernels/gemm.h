@@ -29,4 +29,9 @@ at::Tensor gemm_pack(const at::Tensor& weight);
 at::Tensor gemm_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                        Activation activation);
 
+// The same of a weight [N, K] as a file has it, bit for bit. Panels are packed while they are multiplied,
+// once for each block of 120 rows of x or more.
+at::Tensor gemm_linear_as_stored(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                                 Activation activation);
+
 }  // namespace tessera::kernels

@@ -40,6 +40,28 @@ TEST_P(LinearTest, EqualsTheProductWithActivations) {
   }
 }
 
+// A result is rounded once, with the activation, or twice where the activation is an operation of its own.
+TEST_P(LinearTest, OfWeightsAsStored) {
+  const Case& c = GetParam();
+  const double in = static_cast<double>(c.input.back());
+  const at::Tensor weight = at::randn({c.out, c.input.back()}).div_(std::sqrt(in)).to(c.dtype),
+                   bias = at::randn({c.out}).to(c.dtype), x = at::randn(c.input).to(c.dtype);
+  for (const at::Tensor& shift : {bias, at::Tensor()}) {
+    const Linear linear(weight, shift, Packing::kAsStored);
+    EXPECT_TRUE(linear.weight.is_same(weight));
+    at::Tensor expected = at::linear(x.to(at::kDouble), weight.to(at::kDouble));
+    if (shift.defined()) expected += shift.to(at::kDouble);
+    const double unit = c.dtype == at::kFloat ? 1e-6 : c.dtype == at::kHalf ? 0x1.2p-10 : 0x1.2p-7;
+    for (const auto& [activation, reference] :
+         {std::pair(Activation::kNone, expected), std::pair(Activation::kSilu, at::silu(expected))}) {
+      const at::Tensor y = linear(x, activation);
+      EXPECT_EQ(y.scalar_type(), c.dtype);
+      EXPECT_TRUE(((y.to(at::kDouble) - reference).abs() <= unit * expected.abs() + 1e-5).all().item<bool>())
+          << static_cast<int>(activation);
+    }
+  }
+}
+
 // Where there are few rows, threads share the columns, which need not divide by them.
 TEST_P(LinearTest, ThreadsDoNotChangeTheResult) {
   const Case& c = GetParam();
