@@ -2,12 +2,12 @@
 """Compares what tessera plan tells of one and of two ranks on this machine with what the runs take: seconds of a steady step, seconds of
 the request (encoding, denoising and decoding; loading is no part of a plan), and the most memory that a rank holds.
 
-The machine is calibrated before each model and size, since shared hosts change their speed within minutes, unless --machine names a file.
+Shared hosts change their speed within minutes. So the machine is calibrated before and after each model and size, unless --machine names
+a file, and planned seconds are the means of both; all layouts run once a round.
 The models have random weights and the widths of PixArt-Sigma-XL, SDXL and Open-Sora 1.2, with few blocks. A measured step is the median
-of those of all rounds, as a calibration takes that of its times, and a part of a request that of its rounds. How long decoding takes
-depends on the number of ranks alone, so the first layout of each number decodes, once. A run during which other programs took more than
---others of a core is repeated, and the least disturbed counts. Memory is that of the process less that of a run of the smallest model
-that ships on as many ranks: ranks are forks, which have fewer pages of the libraries.
+of those of all rounds, as a calibration takes that of its times, and a part of a request that of its rounds. A run during which other
+programs took more than --others of a core is repeated, and the least disturbed counts. Memory is that of the process less that of a run
+of the smallest model that ships on as many ranks: ranks are forks, which have fewer pages of the libraries.
 """
 import argparse
 import json
@@ -63,9 +63,9 @@ def prompts_of(flags):
     return ["a red circle"] * (2 if "--data-parallel-degree" in flags else 1)
 
 
-def plan(args, request, flags, prompts):
+def plan(args, machine, request, flags, prompts):
     """The JSON of a plan, or None where the layout is refused."""
-    done = subprocess.run([str(TESSERA), "plan", *prompts, *request, *flags, "--machine", str(args.machine), "--json"],
+    done = subprocess.run([str(TESSERA), "plan", *prompts, *request, *flags, "--machine", str(machine), "--json"],
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
         print(f"planned: {' '.join(flags)}: {done.stderr.strip()}", file=sys.stderr, flush=True)
@@ -118,17 +118,17 @@ def memory_of(report):
     return max(rank["peak_rss_bytes"] for rank in report["ranks"])
 
 
-def measure(args, family, request, flags, report, decodes):
-    """Runs all rounds of a layout, the first of which decodes if it does; returns the measured figures and the cores that others had."""
-    reports = []
-    for number in range(args.rounds):
-        for left in report.parent.glob("picture*"):
-            left.unlink()
-        latent = number > 0 or not decodes
-        suffix = ".safetensors" if latent else ".mp4" if family == "open-sora" else ".png"
-        output = [*(LATENT if latent else []), "-o", str(report.with_name("picture%d" + suffix))]
-        reports.append(quiet(args, [str(TESSERA), "generate", *prompts_of(flags), *request, *flags, "--threads", "1", "--seed", "1", "-q",
-                                    *output], report))
+def run_layout(args, family, request, flags, report, decodes):
+    """The report of one run, and of the cores that others had meanwhile."""
+    for left in report.parent.glob("picture*"):
+        left.unlink()
+    suffix = ".mp4" if decodes and family == "open-sora" else ".png" if decodes else ".safetensors"
+    output = [*([] if decodes else LATENT), "-o", str(report.with_name("picture%d" + suffix))]
+    return quiet(args, [str(TESSERA), "generate", *prompts_of(flags), *request, *flags, "--threads", "1", "--seed", "1", "-q", *output], report)
+
+
+def summary_of(reports, flags):
+    """The measured figures of the reports of a layout, the first of which may have decoded."""
     last = -1 if "--pipefusion-parallel-degree" in flags else None  # it drains in the last step
     steps = [step for each in reports for step in each["step_seconds"][2:last]]
     parts = [statistics.median([each["seconds"][part] for each in reports]) for part in ("encode", "denoise")]
@@ -137,31 +137,67 @@ def measure(args, family, request, flags, report, decodes):
             "seconds": [each["seconds"] for each in reports], "step_seconds": [each["step_seconds"] for each in reports]}
 
 
+def measure(args, family, request, table, report):
+    """Runs every layout of the table once a round, so that a host that changes its speed does so for all of them alike. Returns the
+    figures by layout. How long decoding takes depends on the number of ranks alone: the first layout of each number decodes, in the
+    first round."""
+    reports, decoded = {name: [] for name in table}, set()
+    for _ in range(args.rounds):
+        for name, flags in table.items():
+            kind = kind_of(name, flags)
+            reports[name].append(run_layout(args, family, request, flags, report, kind not in decoded))
+            decoded.add(kind)
+    return {name: summary_of(reports[name], flags) for name, flags in table.items()}
+
+
+def kind_of(name, flags):
+    return "data" if "data" in name else len(flags) > 0
+
+
+def mean_plan(args, machines, request, flags, prompts):
+    """The plans of all machine files, the first with the means of the seconds of all; None where the layout is refused."""
+    plans = [plan(args, machine, request, flags, prompts) for machine in machines]
+    if None in plans:
+        return None
+    return plans[0] | {key: statistics.mean(each[key] for each in plans) for key in ("seconds", "step_seconds")}
+
+
+def calibrated(args, family, size, when):
+    """The machine file that a calibration makes, unless one was given or what was measured is planned again."""
+    path = ROOT / "build" / f"planned-{family}-{size}-{when}.json"
+    if args.machine:
+        return args.machine
+    if not args.measured:
+        path.unlink(missing_ok=True)
+        subprocess.run([str(TESSERA), "calibrate", "-o", str(path)], check=True)
+    return path
+
+
 def rows_of(args, family, size, report, empty):
     folder = models.folder_with(family, BLOCKS[family], args.text_layers, args.models_folder)
     request = request_flags(family, folder, size, args.steps, args.dtype)
-    table = layouts(family)
-    found = plan(args, request, ["--devices", "2"], ["a red circle"])
+    machines = [calibrated(args, family, size, "before")]
+    table = {name: flags for name, flags in layouts(family).items()
+             if plan(args, machines[0], request, flags or ["--devices", "1"], prompts_of(flags)) is not None}
+    found = plan(args, machines[0], request, ["--devices", "2"], ["a red circle"])
     first = option_flags(found["layouts"][0]["options"])
     if first not in [[flag for flag in flags if flag not in ("--warmup-steps", "1")] for flags in table.values()]:
         table["the plan's first: " + found["layouts"][0]["layout"]] = first
+    measured = {name: args.before[TITLES[family], size, name] for name in table if (TITLES[family], size, name) in args.before}
+    if not args.before:
+        measured = measure(args, family, request, table, report)
+    machines.append(calibrated(args, family, size, "after"))
     rows, decode = [], {}
-    for name, flags in table.items():
-        ranks_of = "data" if "data" in name else len(flags) > 0
-        decodes = ranks_of not in decode
-        told = plan(args, request, flags or ["--devices", "1"], prompts_of(flags))
-        if told is None:
-            continue
-        as_run = told if decodes else plan(args, request, [*(flags or ["--devices", "1"]), *LATENT], prompts_of(flags))
-        measured = args.before.get((TITLES[family], size, name))
-        if measured is None and args.before:
-            continue
-        if measured is None:
-            measured = measure(args, family, request, flags, report, decodes)
-            measured["memory"] -= empty[len(flags) > 0]
-            measured["request"] += decode.setdefault(ranks_of, measured["decode"])
-        decode.setdefault(ranks_of, measured["decode"])
-        row = {"model": TITLES[family], "size": size, "layout": name, "measured": measured, "planned": {
+    for name, figures in measured.items():
+        flags, kind = table[name], kind_of(name, table[name])
+        told = mean_plan(args, machines, request, flags or ["--devices", "1"], prompts_of(flags))
+        decodes = kind not in decode
+        as_run = told if decodes else plan(args, machines[0], request, [*(flags or ["--devices", "1"]), *LATENT], prompts_of(flags))
+        decode.setdefault(kind, figures["decode"])
+        if not args.before:
+            figures["memory"] -= empty[len(flags) > 0]
+            figures["request"] += decode[kind]
+        row = {"model": TITLES[family], "size": size, "layout": name, "measured": figures, "planned": {
             "step": told["step_seconds"], "request": told["seconds"], "memory": max(as_run["peak_bytes"]), "plan": told}}
         rows.append(row)
         print(f"{TITLES[family]:16} {size:11} {name:24} " + "  ".join(
@@ -205,20 +241,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", choices=SIZES, default=list(SIZES))
     parser.add_argument("--sizes", nargs="*", help="HEIGHTxWIDTH, of videos HEIGHTxWIDTHxFRAMES (default: two for each model)")
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5, help="denoising steps, of which the first two are not counted")
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--others", type=float, default=0.1, help="cores that other programs may have during a run")
     parser.add_argument("--patience", type=int, default=30, help="seconds to wait for them before a run")
     parser.add_argument("--tries", type=int, default=3, help="at most so many runs until one is not disturbed")
-    parser.add_argument("--machine", type=pathlib.Path, help="machine file (default: that of the calibration, build/planned-MODEL-SIZE.json)")
+    parser.add_argument("--machine", type=pathlib.Path, help="machine file (default: calibrations before and after each model and size, build/planned-MODEL-SIZE-*.json)")
     parser.add_argument("--text-layers", type=int, default=2)
     parser.add_argument("--models-folder", type=pathlib.Path, default=models.MODELS)
     parser.add_argument("--markdown", action="store_true", help="also print the rows as Markdown")
     parser.add_argument("--measured", type=pathlib.Path, help="take what was measured from the JSON of a run before, and only plan again")
     parser.add_argument("-o", "--output", type=pathlib.Path, help="also write all figures as JSON")
     args = parser.parse_args()
-    given = args.machine
     before = json.loads(args.measured.read_text()) if args.measured else []
     args.before = {(row["model"], row["size"], row["layout"]): row["measured"] for row in before}
     rows = []
@@ -229,10 +264,6 @@ def main():
         empty = [memory_of(generate([*smallest, *flags], report)) for flags in ([], ["--use-cfg-parallel"])]
         for family in args.models:
             for size in args.sizes or SIZES[family]:
-                args.machine = given or ROOT / "build" / f"planned-{family}-{size}.json"
-                if given is None and args.measured is None:
-                    args.machine.unlink(missing_ok=True)
-                    subprocess.run([str(TESSERA), "calibrate", "-o", str(args.machine)], check=True)
                 rows += rows_of(args, family, size, report, empty)
                 if args.output:
                     args.output.write_text(json.dumps(rows, indent=1))

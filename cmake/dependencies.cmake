@@ -1,19 +1,26 @@
-# Every dependency, found once: `ffmpeg` for the codecs, all others behind the one target `tessera_dependencies`.
+# Every dependency, found once: `ffmpeg` for the codecs, what the library and the program need behind the one target
+# `tessera_dependencies`.
 include(cmake/libtorch.cmake)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(PNG REQUIRED)
 find_package(ICU REQUIRED COMPONENTS uc i18n)
-find_package(GTest REQUIRED)
+find_package(GTest)      # for the tests
+find_package(benchmark)  # for bench/
 find_package(Threads REQUIRED)
 
-# FFmpeg's libraries bring no CMake files.
+# FFmpeg's libraries, for the codecs. They bring no CMake files.
+set(FFMPEG_FOUND ON)
 add_library(ffmpeg INTERFACE)
 foreach(part avformat avcodec swscale avutil)
-  find_path(${part}_INCLUDE_DIR lib${part}/${part}.h REQUIRED)
-  find_library(${part}_LIBRARY ${part} REQUIRED)
-  target_include_directories(ffmpeg SYSTEM INTERFACE ${${part}_INCLUDE_DIR})
-  target_link_libraries(ffmpeg INTERFACE ${${part}_LIBRARY})
+  find_path(${part}_INCLUDE_DIR lib${part}/${part}.h)
+  find_library(${part}_LIBRARY ${part})
+  if(${part}_INCLUDE_DIR AND ${part}_LIBRARY)
+    target_include_directories(ffmpeg SYSTEM INTERFACE ${${part}_INCLUDE_DIR})
+    target_link_libraries(ffmpeg INTERFACE ${${part}_LIBRARY})
+  else()
+    set(FFMPEG_FOUND OFF)
+  endif()
 endforeach()
 
 add_library(tessera_dependencies INTERFACE)

@@ -11,7 +11,7 @@
 
 #include "cli/arguments.h"
 #include "cli/plan_arguments.h"
-#include "cli/traced_job.h"
+#include "job/traced_job.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/text.h"
@@ -129,7 +129,7 @@ job::Job job_of(const std::string& path, const Line& line, const std::string& ma
     auto arguments = std::get<PlanArguments>(parse_arguments(words_of(path, line, machine)));
     const plan::Machine read = plan::read_named_machine(machine);
     take_from_machine(arguments, read);
-    return traced_job(arguments.run);
+    return job::traced_job(arguments.run);
   } catch (const Error& error) {
     throw Error(error.kind(), place_of(path, line), error.message());
   }

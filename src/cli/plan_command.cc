@@ -2,7 +2,7 @@
 
 #include "cli/field_options.h"
 #include "cli/plan_arguments.h"
-#include "cli/traced_job.h"
+#include "job/traced_job.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "launch/signals.h"
@@ -208,13 +208,13 @@ void run_plan(const PlanArguments& given) {
   if (wish.degrees() > 1 || wish.nproc) {
     if (arguments.requests_per_minute)
       usage_error(field("requests_per_minute"), "is for a search of layouts; leave out the degrees");
-    print_prediction(arguments, traced_job(arguments.run), machine);
+    print_prediction(arguments, job::traced_job(arguments.run), machine);
     return;
   }
   const plan::PlanOptions options = plan_options(arguments, machine);
   // What the layouts are to have says nothing of the one device that the job begins with.
   arguments.run.parallel = {};
-  const job::Job job = traced_job(arguments.run);
+  const job::Job job = job::traced_job(arguments.run);
   if (arguments.requests_per_minute) {
     print_server(arguments, options, job, machine);
   } else if (options.devices == 1) {

@@ -7,7 +7,6 @@
 
 #include "cli/field_options.h"
 #include "cli/trace_programs.h"
-#include "cli/traced_job.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -19,8 +18,8 @@
 #include "job/outputs.h"
 #include "job/progress.h"
 #include "job/recording.h"
-#include "job/report.h"
 #include "job/trace_cache.h"
+#include "job/traced_job.h"
 #include "launch/signals.h"
 #include "launch/streams.h"
 #include "plan/trace_model.h"
@@ -40,13 +39,6 @@ std::vector<int64_t> ranks_of(const std::optional<std::string>& text, int64_t co
     usage_error("--rank", "must be 'all' or {}, got '{}'",
                 count == 1 ? "0" : fmt::format("a rank from 0 to {}", count - 1), printable(*text));
   return {rank};
-}
-
-// How often the sampler runs the denoiser in so many steps: Heun's method does so twice in all but the last.
-int64_t evaluations(const job::Job& job, int64_t steps) {
-  engine::Settings settings = job.settings;
-  settings.request.num_inference_steps = settings.steps = steps;
-  return engine::make_sampler(settings, job.model)->steps();
 }
 
 // What a rank does in a phase.
@@ -214,7 +206,7 @@ const Fields<TraceArguments>& trace_fields() {
 
 void run_trace(const TraceArguments& arguments) {
   job::Progress progress(/*quiet=*/true, option_name);  // prints warnings
-  const job::Job job = traced_job(arguments.run);
+  const job::Job job = job::traced_job(arguments.run);
   const std::vector<int64_t> ranks = ranks_of(arguments.rank, job.ranks());
   require_options_of_programs(arguments);
   if (arguments.stablehlo) {
@@ -225,12 +217,7 @@ void run_trace(const TraceArguments& arguments) {
   job::require_result_path("--output", path);
   if (arguments.json && (job::is_standard_output(path) || path == "/dev/stdout"))
     usage_error("--json", "prints the summary on standard output, where the trace goes; name a file for it");
-  plan::Trace trace{.model = job.model.family->class_name,
-                    .settings = job::settings_json(job),
-                    .world_size = job.ranks(),
-                    .steps = evaluations(job, job.settings.steps),
-                    .traced_steps = evaluations(job, plan::steps_to_trace(job.settings, job.layout)),
-                    .ranks = {}};
+  plan::Trace trace = job::trace_without_ranks(job);
   trace.ranks = trace_ranks(job, ranks, trace, arguments, progress);
   for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
   const bool is_file = job::write_result(path, plan::write_trace(trace));

@@ -1,6 +1,6 @@
 #include "engine/observer.h"
 
-namespace tessera::engine {
+namespace tessera {
 
 const char* phase_name(Phase phase) {
   switch (phase) {
@@ -24,6 +24,8 @@ const char* phase_name(Phase phase) {
   return "";
 }
 
+namespace engine {
+
 bool is_cancelled(const Observer& observer) {
   return observer.cancelled && observer.cancelled();
 }
@@ -32,4 +34,5 @@ void check_cancelled(const Observer& observer) {
   if (is_cancelled(observer)) throw Cancelled();
 }
 
-}  // namespace tessera::engine
+}  // namespace engine
+}  // namespace tessera

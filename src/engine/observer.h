@@ -1,73 +1,15 @@
-// An observer follows the progress of a run. The library never prints.
+// How the engine asks an observer whether to go on.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <chrono>
-#include <cstdint>
-#include <exception>
-#include <functional>
-#include <vector>
-
-#include "core/image.h"
+#include "tessera/observer.h"
 
 namespace tessera::engine {
 
-enum class Phase {
-  kLoadTextEncoder,
-  kEncode,
-  kLoadVideoEncoder,
-  kEncodeFrames,  // of references, which may be pictures, and of the part before in a long video
-  kLoadDenoiser,
-  kDenoise,
-  kLoadDecoder,
-  kDecode
-};
-
-const char* phase_name(Phase phase);
-
-// Unfinished pictures of a group (engine/groups.h), as diffusers' callback_on_step_end has them.
-struct Preview {
-  int64_t step = 0;     // the step just done, from 0
-  double timestep = 0;  // of that step
-  at::Tensor
-      latents;  // [N, C, (T,) h, w], fp32, on the CPU, of the N pictures of the group; not to be changed
-  std::vector<Image> images;  // N, decoded, in the model's size; only if asked for
-  int64_t first_picture = 0;  // the place of the group's first picture in the batch
-};
-
-// Every member may be empty. The thread that runs the request calls them all.
-struct Observer {
-  std::function<void(Phase)> started;
-  std::function<void(Phase, double seconds)> finished;
-  // Counts the steps of all groups in kDenoise, from 0, or from the last number again, when all is done that
-  // comes once before a group's steps; and in kDecode pictures or the frames of all videos.
-  std::function<void(Phase, int64_t done, int64_t total)> progressed;
-  // Called on rank 0 of the world with frames of a video, in order, as they are decoded: 8 bits, [F, H, W,
-  // 3], on the CPU. The videos of a group come one after the other, in each part of long videos.
-  std::function<void(int64_t video, const at::Tensor& frames)> decoded;
-  // Called on rank 0 of the world with each picture of the batch, in order: of each group its own as they are
-  // decoded, those of other replicas when all are. What this and `decoded` take counts as Seconds::write.
-  std::function<void(int64_t picture, const Image& image)> decoded_image;
-  // Called after this rank has taken patches [first, first + count) through its blocks in a step, for
-  // timelines.
-  std::function<void(int64_t step, int64_t first, int64_t count, std::chrono::steady_clock::time_point begin,
-                     std::chrono::steady_clock::time_point end)>
-      computed;
-  // Called on rank 0 of the world after every `preview_every` steps (0: never); the setting of other ranks is
-  // ignored. For each preview the ranks that hold parts of the pictures send them, and a pipeline drains.
-  std::function<void(const Preview&)> previewed;
-  int64_t preview_every = 0;
-  bool preview_images = false;  // decodes all pictures, with the decoder beside the denoiser in memory
-  // Asked before every phase, step and picture and after every phase; true ends the run with Cancelled. It
-  // may read what another thread sets (an atomic). With several ranks, only rank 0 is asked.
-  std::function<bool()> cancelled;
-};
-
-class Cancelled : public std::exception {
- public:
-  const char* what() const noexcept override { return "cancelled"; }
-};
+using tessera::Cancelled;
+using tessera::Observer;
+using tessera::Phase;
+using tessera::phase_name;
+using tessera::Preview;
 
 // is_cancelled() returns whether the caller wants the run to end; check_cancelled() throws Cancelled if so.
 bool is_cancelled(const Observer& observer);

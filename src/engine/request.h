@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,65 +15,20 @@
 #include "models/video_request.h"
 #include "parallel/layout.h"
 #include "samplers/sampler.h"
+#include "tessera/request.h"
 
 namespace tessera::engine {
 
 inline constexpr int64_t kMaxPictures = 1024;  // images or videos of a run
 
-// Text encoders of a model that have prompts of their own, besides the first.
-inline constexpr size_t kOtherPrompts = 1;
-
-enum class OutputType { kImage, kLatent };
-
-// Two numbers of pixels: height and width, or top and left.
-struct Pair {
-  int64_t first = 0, second = 0;
-  bool operator==(const Pair&) const = default;
-};
+using tessera::kOtherPrompts;
+using tessera::OutputType;
+using tessera::Pair;
+// resolve() chooses whatever is left out.
+using tessera::Request;
 
 // Reads "HEIGHTxWIDTH" of a field. Throws Error(kUsage).
 Pair read_pair(const char* name, const std::string& text);
-
-// The request as given. resolve() chooses whatever is left out.
-struct Request {
-  std::vector<std::string> prompts;  // UTF-8; at least one, each may be empty
-  // For the second text encoder and those after it: of each none, one for all, or one for each prompt.
-  std::array<std::vector<std::string>, kOtherPrompts> other_prompts;
-  std::vector<std::string> negative_prompts;  // as for one of those
-  std::array<std::vector<std::string>, kOtherPrompts> other_negative_prompts;
-  // Files of pictures to which the images refer, and the size of each as "HEIGHTxWIDTH", by default that of
-  // the file: sizes alone are enough for a plan.
-  std::vector<std::string> images, image_sizes;
-  std::optional<int64_t> height;  // in pixels; default: that of the first of these, or the model's
-  std::optional<int64_t> width;
-  std::optional<int64_t> num_inference_steps;
-  // At Family::unguided_scale (1 for most) and below only the positive branch is computed.
-  // DenoiserShape::takes_guidance_scale: always.
-  std::optional<double> guidance_scale;
-  // Interpolates the deviation of the guided prediction towards that of the positive branch
-  // (arXiv:2305.08891), 0 to 1.
-  std::optional<double> guidance_rescale;
-  std::optional<double> cfg_normalization, cfg_truncation;  // Guidance::normalization and truncation
-  std::optional<bool> clean_caption;                        // clean prompts as text::clean_caption() does
-  std::optional<int64_t> clip_skip;
-  std::optional<Pair> original_size, target_size, crops_coords_top_left;
-  std::optional<uint64_t> seed;  // default: random
-  int64_t num_images_per_prompt = 1;
-  std::optional<std::string> scheduler;        // default: the model's
-  std::vector<std::string> scheduler_options;  // of its class, as "KEY=VALUE" (samplers/options.h)
-  std::optional<double> eta;                   // only some samplers have it
-  std::optional<int64_t> max_sequence_length;
-  bool vae_tiling = false;  // decode tile by tile
-  // Rows that a convolution of the decoder computes at a time, where it copies its input; by default chosen
-  // by the machine's memory.
-  std::optional<int64_t> vae_block_size;
-  std::optional<bool>
-      resolution_binning;  // generate at the nearest size of the training, then resize and crop
-  models::VideoRequest video;
-  OutputType output_type = OutputType::kImage;
-  at::Device device = at::kCPU;
-  std::optional<at::ScalarType> dtype;  // default: bf16 where the device multiplies it in hardware, else fp32
-};
 
 // The table for a request as JSON: write_fields() and read_fields(), which throws Error(kUsage) for
 // everything that is wrong for any model.

@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 
+#include "core/own_path.h"
+
 namespace tessera::engine {
 
 namespace fs = std::filesystem;
@@ -10,12 +12,9 @@ std::vector<fs::path> shipped_folders(const std::string& kind, const char* varia
   std::vector<fs::path> folders;
   const char* const value = std::getenv(variable);
   if (value && *value) folders.emplace_back(value);
-  std::error_code code;
-  const fs::path program = fs::read_symlink("/proc/self/exe", code);
-  if (!code) {
-    const fs::path above = program.parent_path().parent_path();
-    folders.push_back(above / "share" / "tessera" / kind);
-    folders.push_back(above / kind);
+  for (const fs::path& prefix : install_prefixes()) {
+    folders.push_back(prefix / "share" / "tessera" / kind);
+    folders.push_back(prefix / kind);
   }
   return folders;
 }

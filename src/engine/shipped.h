@@ -8,8 +8,8 @@
 namespace tessera::engine {
 
 // Returns where things of a kind ("models") may be, in the order of the search: the folder that the
-// environment variable names, beside the installed program (../share/tessera/models), in the source tree of a
-// build (../models).
+// environment variable names, and under each of install_prefixes() share/tessera/models, where they are
+// installed, and models, where the source tree has them.
 std::vector<std::filesystem::path> shipped_folders(const std::string& kind, const char* variable);
 
 }  // namespace tessera::engine

@@ -4,9 +4,11 @@
 
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 #include "codecs_version.h"
 #include "core/error.h"
+#include "core/own_path.h"
 
 namespace tessera::media {
 namespace {
@@ -16,9 +18,13 @@ namespace fs = std::filesystem;
 // In a build, lib/ stands in the program's folder or, for the tests, beside it, as in an installation.
 fs::path find_module() {
   const fs::path name = "lib/tessera/codecs.so";
+  std::vector<fs::path> folders = install_prefixes();
+  folders.push_back(own_path().parent_path());
   std::error_code code;
-  const fs::path folder = fs::read_symlink("/proc/self/exe", code).parent_path();
-  return fs::exists(folder / name, code) ? folder / name : folder.parent_path() / name;
+  for (const fs::path& folder : folders) {
+    if (fs::exists(folder / name, code)) return folder / name;
+  }
+  return folders.front() / name;
 }
 
 const Codecs& load() {

@@ -21,10 +21,14 @@
 #include "weights/scope.h"
 #include "weights/tensor_file.h"
 
+namespace tessera {
+struct VideoRequest;
+}
+
 namespace tessera::models {
 
+using tessera::VideoRequest;
 struct VideoInputs;
-struct VideoRequest;
 struct VideoSettings;
 
 class TextEncoder : public Component {

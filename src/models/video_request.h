@@ -8,25 +8,11 @@
 
 #include "core/fields.h"
 #include "models/family.h"
+#include "tessera/request.h"
 
 namespace tessera::models {
 
-// As given; a family chooses whatever is left out.
-struct VideoRequest {
-  std::optional<int64_t> num_frames;
-  std::optional<double> fps;
-  std::optional<int64_t> frame_interval;                // the file shows one frame for so many of that rate
-  std::optional<std::string> resolution, aspect_ratio;  // names of a size, instead of height and width
-  std::optional<double> aesthetic_score, motion_score;  // 0: none
-  std::optional<std::string> camera_motion;
-  // Paths of images and videos, those of one prompt separated by ";", and which of their frames the video
-  // takes (GivenRange): none, one text for all prompts, or one for each.
-  std::vector<std::string> reference_paths, mask_strategies;
-  std::optional<int64_t> loop;  // parts of a long video, each of which begins with the end of the one before
-  std::optional<int64_t> condition_frame_length;  // latent frames of that end
-  std::optional<double> condition_frame_edit;     // GivenRange::edit of them
-  std::optional<int64_t> align;                   // frames that are given move to multiples of it; 0: none
-};
+using tessera::VideoRequest;
 
 const Fields<VideoRequest>& video_fields();
 

@@ -7,18 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/parallel_options.h"
+
 namespace tessera::parallel {
 
-// What is stale in the steps after the synchronous ones. In all modes but kFullSync, halo rows, keys and
-// values are.
-enum class DisplacedMode {
-  kFullSync,          // nothing: every step is synchronous
-  kSyncGn,            // the moments of group norms are fresh
-  kCorrectedAsyncGn,  // moments are stale, corrected by the change of this rank's own moments
-  kStaleGn,           // moments are stale, except for this rank's own share
-  kSeparateGn,        // each rank uses only its own moments
-  kNoSync,            // like kSeparateGn; all else stays as of the last synchronous step
-};
+using tessera::DisplacedMode;
 
 // All modes with their names, in the order above.
 std::vector<std::pair<std::string, DisplacedMode>> displaced_modes();

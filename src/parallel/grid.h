@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/range.h"
+#include "tessera/parallel_options.h"
 
 namespace tessera::parallel {
 
@@ -20,7 +21,7 @@ struct Grid {
   bool operator==(const Grid&) const = default;
 };
 
-enum class GridAxis { kFrames, kRows };
+using tessera::GridAxis;
 
 // The lines (rows or frames) of one axis are dealt to patches, which are computed one after another
 // (PipeFusion), and those of the same or the other axis to the sequence ranks. If it is the same axis, the

@@ -100,17 +100,6 @@ bool are_in_range(const ParallelOptions& options) {
          options.nproc.value_or(1) >= 1 && options.warmup_steps.value_or(0) >= 0;
 }
 
-int64_t ParallelOptions::degrees() const {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  int64_t product = cfg_degree();
-  for (const Degree& degree : kDegrees) {
-    const int64_t value = this->*degree.value;
-    if (value > 0 && product > kMost / value) return kMost;
-    product *= value;
-  }
-  return product;
-}
-
 std::string degrees_text(const ParallelOptions& options) {
   std::vector<std::string> texts;
   if (options.use_cfg_parallel) texts.push_back(field("use_cfg_parallel"));
@@ -123,3 +112,14 @@ std::string degrees_text(const ParallelOptions& options) {
 }
 
 }  // namespace tessera::parallel
+
+int64_t tessera::ParallelOptions::degrees() const {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  int64_t product = cfg_degree();
+  for (const parallel::Degree& degree : parallel::kDegrees) {
+    const int64_t value = this->*degree.value;
+    if (value > 0 && product > kMost / value) return kMost;
+    product *= value;
+  }
+  return product;
+}

@@ -2,46 +2,18 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/fields.h"
 #include "parallel/displaced_mode.h"
 #include "parallel/grid.h"
+#include "tessera/parallel_options.h"
 
 namespace tessera::parallel {
 
-enum class SplitScheme { k1d, k2d };
-
-// The requested layout, with xDiT's names. resolve_layout() chooses what is left out.
-struct ParallelOptions {
-  std::optional<int64_t> nproc;
-  int64_t data_parallel_degree = 1;
-  bool use_cfg_parallel = false;
-  int64_t pipefusion_parallel_degree = 1;
-  int64_t ring_degree = 1;
-  int64_t kv_gather_degree = 1;
-  int64_t ulysses_degree = 1;
-  int64_t displaced_patch_degree = 1;
-  int64_t tensor_parallel_degree = 1;
-  std::vector<double> rank_shares;  // of the work, by rank of the world; empty: equal
-  std::optional<SplitScheme> split_scheme;
-  std::optional<bool> dynamic_sequence_parallel;  // in place of Ulysses
-  std::optional<int64_t> num_pipeline_patch;
-  std::optional<GridAxis> pipeline_patch_axis;
-  std::optional<DisplacedMode> displaced_mode;
-  std::optional<int64_t> warmup_steps;         // of PipeFusion or of displaced patches
-  std::vector<int64_t> attn_layer_num_for_pp;  // blocks of each stage; empty: balanced
-  std::optional<bool> text_encoder_parallel;
-  std::optional<bool> vae_parallel;
-  bool simulate_ranks = false;  // one rank computes what all ranks would, one after the other
-
-  int64_t degrees() const;  // the product, at most the largest int64_t
-  int64_t cfg_degree() const { return use_cfg_parallel ? 2 : 1; }
-  int64_t sequence_degree() const { return ring_degree * kv_gather_degree * ulysses_degree; }
-  bool operator==(const ParallelOptions&) const = default;
-};
+using tessera::ParallelOptions;
+using tessera::SplitScheme;
 
 const Fields<ParallelOptions>& parallel_fields();
 // Whether check_fields() would accept the numbers, told without an exception or a text.

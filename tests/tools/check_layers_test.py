@@ -23,6 +23,13 @@ class CheckLayersTest(unittest.TestCase):
                          ["src/comm/a.cc:1: comm/ may not include engine/"])
         self.assertEqual(self.problems({"src/core/a/b.cc": '#include "cli/run.h"\n'}), ["src/core/a/b.cc:1: core/ may not include cli/"])
 
+    def test_public_headers_stand_for_themselves(self):
+        self.assertEqual(self.problems({"include/tessera/a.h": '#include <ATen/core/Tensor.h>\n#include "tessera/api.h"\n',
+                                        "src/core/a.h": '#include "tessera/api.h"\n'}), [])
+        refused = "a public header includes libtorch's tensors and other public headers alone"
+        self.assertEqual(self.problems({"include/tessera/a.h": '#include "core/error.h"\n#include <fmt/format.h>\n'}),
+                         [f"include/tessera/a.h:{number}: {refused}" for number in (1, 2)])
+
     def test_only_operations_include_kernels(self):
         kernel = '#include "kernels/gemm.h"\n'
         self.assertEqual(self.problems({"src/ops/a.cc": kernel, "src/kernels/a.cc": kernel}), [])

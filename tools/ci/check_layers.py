@@ -7,8 +7,9 @@ import re
 import statistics
 import sys
 
-LADDER = ["core", "media", "comm", "weights", "parallel", "kernels", "ops", "nn", "text", "samplers", "models", "engine",
-          "launch", "plan", "job", "serve", "cli"]
+# "tessera" are the headers of include/tessera/, which other programs include; "library" is what is behind them.
+LADDER = ["tessera", "core", "media", "comm", "weights", "parallel", "kernels", "ops", "nn", "text", "samplers", "models", "engine",
+          "launch", "plan", "job", "library", "serve", "cli"]
 # These folders are on the same rung and may not include each other.
 SIDEWAYS = {("text", "nn"), ("text", "ops"), ("text", "parallel"), ("text", "comm"), ("samplers", "text"),
             ("samplers", "nn"), ("samplers", "ops"), ("samplers", "parallel"), ("samplers", "comm"),
@@ -88,6 +89,14 @@ def nesting_allows(file, included):
     return here in inner.readers and not (here == included.parts[0] and file.stem in inner.reads)
 
 
+def check_public(root, problems):
+    """Installed headers stand for themselves, but for libtorch's."""
+    for path in sorted((root / "include").rglob("*.h")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if re.match(r'#include "(?!tessera/)', line) or re.match("#include <(fmt|nlohmann|torch|CLI)/", line):
+                problems.append(f"{path.relative_to(root)}:{number}: a public header includes libtorch's tensors and other public headers alone")
+
+
 def check_nested(root, problems):
     for path in sorted((root / "src").rglob("*.[hc]*")):
         file = path.relative_to(root / "src")
@@ -119,7 +128,8 @@ def check_sizes(root, problems):
     median = statistics.median(lengths)
     if median > MAX_MEDIAN:
         problems.append(f"src/: the median file has {median} lines, at most {MAX_MEDIAN}")
-    for pattern in ("src/**/*.h", "src/**/*.cc", "tests/**/*.h", "tests/**/*.cc", "bench/*.h", "bench/*.cc", "tools/**/*.py",
+    for pattern in ("src/**/*.h", "src/**/*.cc", "tests/**/*.h", "tests/**/*.cc", "include/**/*.h", "examples/*.cc", "bench/*.h",
+                    "bench/*.cc", "tools/**/*.py",
                     "bench/*.py", "tests/*/*.py"):
         for path in sorted(root.glob(pattern)):
             count = len(path.read_text().splitlines())
@@ -132,6 +142,7 @@ def check(root):
     """(what is wrong, a line each; the median length of a file)."""
     problems = []
     check_includes(root, problems)
+    check_public(root, problems)
     check_nested(root, problems)
     check_models(root, problems)
     return problems, check_sizes(root, problems)

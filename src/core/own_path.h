@@ -1,0 +1,17 @@
+// Where this code lies on disk, beside which its models, machines and codecs are found.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+namespace tessera {
+
+// Returns the path of the program or of the shared library that holds this code, without links; empty if the
+// system does not say.
+std::filesystem::path own_path();
+
+// Returns the folders under which things of Tessera may be installed, in the order of a search: that which
+// TESSERA_PREFIX in the environment names, if it does, and the one that holds the folder of own_path().
+std::vector<std::filesystem::path> install_prefixes();
+
+}  // namespace tessera

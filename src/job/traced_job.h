@@ -1,0 +1,16 @@
+// A run that is traced or planned instead of done.
+#pragma once
+
+#include "job/job.h"
+#include "plan/trace.h"
+
+namespace tessera::job {
+
+// Plans a job from shapes alone. Without prompts it has the longest that the model takes; the model may be
+// the config.json of a denoiser alone, whose steps are then all of the run. Throws Error as plan_job() does.
+Job traced_job(GenerateArguments arguments);
+
+// Returns the trace of a job without its ranks, which plan::trace_rank() traces one by one.
+plan::Trace trace_without_ranks(const Job& job);
+
+}  // namespace tessera::job
