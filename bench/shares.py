@@ -2,8 +2,9 @@
 """Measures two ranks with a core each, of which the second shares its core with a process that spins and is thus about half as fast.
 
 The speed of a step is given as a share of the sum of both ranks' speeds alone, with equal shares of the work and with those that
-tessera plan picks for a machine with the two measured speeds. Every round runs one rank on the free core, one on the other, and both
-methods of sharing for every parallel method; the median of the rounds counts. Without guidance, so that a step is one pass.
+tessera plan picks for a machine with the two measured speeds. For every method, a round runs one rank on the free core, one on the other,
+and both ways of sharing, so that what is compared is seconds apart on a host that changes its speed; the median of the rounds counts.
+Without guidance, so that a step is one pass.
 """
 import argparse
 import json
@@ -74,15 +75,15 @@ def main():
         with tempfile.TemporaryDirectory() as scratch:
             folder = pathlib.Path(scratch)
             for _ in range(args.rounds):
-                alone = [step_seconds(args, request, [], folder, core) for core in (free, busy)]
-                speeds = [1, alone[0] / alone[1]]
-                print(f"one rank: {alone[0]:.3f} s on the free core, {alone[1]:.3f} s on the other", flush=True)
-                shares = picked_shares(args, request, speeds, folder)
                 for name in args.methods:
-                    for place, flags in enumerate(([], ["--rank-shares", shares])):
-                        step = step_seconds(args, request, [*METHODS[name], *flags], folder)
-                        found[name][place].append(alone[0] / step / sum(speeds))
-                    print(f"{name}: equal {found[name][0][-1]:.3f}, {shares} {found[name][1][-1]:.3f}", flush=True)
+                    alone = [step_seconds(args, request, [], folder, core) for core in (free, busy)]
+                    speeds = [1, alone[0] / alone[1]]
+                    shares = picked_shares(args, request, speeds, folder)
+                    steps = [step_seconds(args, request, [*METHODS[name], *flags], folder) for flags in ([], ["--rank-shares", shares])]
+                    for reached, step in zip(found[name], steps):
+                        reached.append(alone[0] / step / sum(speeds))
+                    print(f"{name}: alone {alone[0]:.3f} s and {alone[1]:.3f} s; equal {found[name][0][-1]:.3f}, {shares} "
+                          f"{found[name][1][-1]:.3f}", flush=True)
     finally:
         os.kill(spinning, signal.SIGKILL)
         os.waitpid(spinning, 0)

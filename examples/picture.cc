@@ -1,5 +1,5 @@
-// picture PROMPT FILE.png [MODEL]: makes a picture. On several ranks, which torchrun or mpirun starts, they make it together:
-// torchrun --no-python --nproc-per-node 2 build/picture "a red circle" out.png
+// picture PROMPT FILE.png [MODEL]: makes a picture. On several ranks, which torchrun or mpirun starts, they
+// make it together: torchrun --no-python --nproc-per-node 2 build/picture "a red circle" out.png
 #include <tessera/engine.h>
 
 #include <fstream>
@@ -21,7 +21,8 @@ int main(int argc, char** argv) try {
   request.seed = 1;
   tessera::Observer observer;
   observer.progressed = [&](tessera::Phase phase, int64_t done, int64_t total) {
-    if (world.rank() == 0 && phase == tessera::Phase::kDenoise) std::cerr << "step " << done << " of " << total << '\n';
+    if (world.rank() == 0 && phase == tessera::Phase::kDenoise)
+      std::cerr << "step " << done << " of " << total << '\n';
   };
   const tessera::Result result = engine.generate(request, observer);
   if (world.rank() == 0) std::ofstream(argv[2], std::ios::binary) << tessera::encode_png(result.images.at(0));

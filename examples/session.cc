@@ -1,5 +1,5 @@
-// session: steps two runs together, of which the second begins while the first is under way and is then put aside and taken up
-// again.
+// session: steps two runs together, of which the second begins while the first is under way and is then put
+// aside and taken up again.
 #include <tessera/session.h>
 
 #include <iostream>
@@ -15,8 +15,8 @@ tessera::Request request_for(const char* prompt) {
 }
 
 void report(const char* name, const tessera::Result& result) {
-  std::cout << name << ": " << result.images.at(0).width << " x " << result.images.at(0).height << " pixels in "
-            << result.step_seconds.size() << " steps\n";
+  std::cout << name << ": " << result.images.at(0).width << " x " << result.images.at(0).height
+            << " pixels in " << result.step_seconds.size() << " steps\n";
 }
 
 }  // namespace

@@ -58,8 +58,8 @@ class TESSERA_API Engine {
 
   // Generates the requests in one batch: each has its own prompts, seed, guidance and generator; all have one
   // size, number of steps, sampler, maximum prompt length, dtype, device and kind of output. A picture on one
-  // rank is the same, bit for bit, alone and in a batch (on processors with AVX2 or AVX-512). Returns a result
-  // for each request; latents and images are those of rank 0, and empty on other ranks.
+  // rank is the same, bit for bit, alone and in a batch (on processors with AVX2 or AVX-512). Returns a
+  // result for each request; latents and images are those of rank 0, and empty on other ranks.
   //
   // Throws Error, and Cancelled when the observer of rank 0 asks for it, on all ranks; after either the next
   // request can come, unless a rank is lost.

@@ -11,10 +11,10 @@
 
 #include "cli/arguments.h"
 #include "cli/plan_arguments.h"
-#include "job/traced_job.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/text.h"
+#include "job/traced_job.h"
 #include "plan/find_machine.h"
 #include "plan/planner/prediction.h"
 

@@ -2,9 +2,9 @@
 
 #include "cli/field_options.h"
 #include "cli/plan_arguments.h"
-#include "job/traced_job.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "job/traced_job.h"
 #include "launch/signals.h"
 #include "plan/find_machine.h"
 #include "plan/planner/planner.h"

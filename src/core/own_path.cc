@@ -15,7 +15,8 @@ fs::path own_path() {
   Dl_info info = {};
   void* map = nullptr;
   const bool is_known =
-      ::dladdr1(reinterpret_cast<const void*>(&own_path), &info, &map, RTLD_DL_LINKMAP) != 0 && map != nullptr;
+      ::dladdr1(reinterpret_cast<const void*>(&own_path), &info, &map, RTLD_DL_LINKMAP) != 0 &&
+      map != nullptr;
   // The loader has no name for the program itself.
   const char* const name = is_known ? static_cast<const link_map*>(map)->l_name : "";
   return fs::canonical(*name ? name : "/proc/self/exe", code);
@@ -23,7 +24,8 @@ fs::path own_path() {
 
 std::vector<fs::path> install_prefixes() {
   std::vector<fs::path> prefixes;
-  if (const char* const prefix = std::getenv("TESSERA_PREFIX"); prefix && *prefix) prefixes.emplace_back(prefix);
+  if (const char* const prefix = std::getenv("TESSERA_PREFIX"); prefix && *prefix)
+    prefixes.emplace_back(prefix);
   if (const fs::path own = own_path(); !own.empty()) prefixes.push_back(own.parent_path().parent_path());
   return prefixes;
 }

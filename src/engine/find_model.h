@@ -12,8 +12,8 @@ namespace tessera::engine {
 inline constexpr const char* kDefaultModel = "shapes";
 
 // Returns the folder that `--model` names: a path, or the name of a model that ships with the program.
-// Shipped models are searched in $TESSERA_MODELS and as shipped_folders() says. Throws Error(kInput) when the default model is not found; a
-// named folder need not exist.
+// Shipped models are searched in $TESSERA_MODELS and as shipped_folders() says. Throws Error(kInput) when the
+// default model is not found; a named folder need not exist.
 std::filesystem::path find_model(const std::optional<std::string>& name);
 
 // Returns the folders of the models that ship, by name. Of several with one name, find_model() takes the

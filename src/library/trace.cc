@@ -9,7 +9,8 @@
 namespace tessera {
 
 std::string trace(const EngineOptions& options, const Request& request, std::optional<int64_t> rank) {
-  job::GenerateArguments arguments{.request = request, .parallel = options.parallel, .run = {}, .messages = {}};
+  job::GenerateArguments arguments{
+      .request = request, .parallel = options.parallel, .run = {}, .messages = {}};
   const auto set = [](std::optional<std::string>& option, const std::string& text) {
     if (!text.empty()) option = text;
   };

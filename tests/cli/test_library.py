@@ -32,19 +32,20 @@ def build_examples(box):
 @test
 def examples_link_the_installed_library(box):
     folder = build_examples(box)
-    session = subprocess.run([folder / "session"], cwd=box.folder, capture_output=True, text=True)
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # as the program has it in tests
+    session = subprocess.run([folder / "session"], env=alone, cwd=box.folder, capture_output=True, text=True)
     assert session.returncode == 0 and session.stdout.splitlines() == [
         "first: 128 x 128 pixels in 6 steps", "second: 128 x 128 pixels in 6 steps"], session
 
     # A picture is what the program makes of the same request, on one rank and on two.
-    picture = subprocess.run([folder / "picture", "a cat", "one.png", MODEL], cwd=box.folder, capture_output=True, text=True)
+    picture = subprocess.run([folder / "picture", "a cat", "one.png", MODEL], env=alone, cwd=box.folder, capture_output=True, text=True)
     assert picture.returncode == 0 and "step 1 of" in picture.stderr, picture
-    box.run("generate", "a cat", "--model", MODEL, "--seed", "1", "-o", "program.png", env={"OMP_NUM_THREADS": None})
-    expected = read_png(box.folder / "program.png")
-    assert read_png(box.folder / "one.png") == expected
+    box.run("generate", "a cat", "--model", MODEL, "--seed", "1", "-o", "program.png")
+    expected = read_png(box.folder / "program.png")[:3]  # without the text
+    assert read_png(box.folder / "one.png")[:3] == expected
     port = free_port()
     ranks = [subprocess.Popen([folder / "picture", "a cat", "two.png", MODEL], cwd=box.folder, stderr=subprocess.PIPE, text=True,
-                              env={**os.environ, **torchrun_variables(rank, 2, port)}) for rank in (0, 1)]
+                              env={**alone, **torchrun_variables(rank, 2, port)}) for rank in (0, 1)]
     for rank in ranks:
         assert rank.wait(60) == 0, rank.stderr.read()
     assert (box.folder / "two.png").exists()
@@ -52,18 +53,14 @@ def examples_link_the_installed_library(box):
     wrong = subprocess.run([folder / "picture", "a cat", "x.png", "no-such-model"], cwd=box.folder, capture_output=True, text=True)
     assert wrong.returncode == 3 and wrong.stderr.startswith("picture: [no-such-model]") and not (box.folder / "x.png").exists(), wrong
 
-
-@test
-def the_library_is_found_by_a_variable(box):
-    """A library that was moved away from what ships finds it by TESSERA_PREFIX."""
-    folder = build_examples(box)
+    # A library that was moved away from what ships finds it by a variable.
     moved = box.folder / "moved"
     moved.mkdir()
     for path in (box.folder / "prefix" / "lib").glob("libtessera.so*"):
         (moved / path.name).write_bytes(path.read_bytes())
-    variables = {**os.environ, "LD_LIBRARY_PATH": str(moved)}
+    variables = {**alone, "LD_LIBRARY_PATH": str(moved)}
     lost = subprocess.run([folder / "session"], cwd=box.folder, capture_output=True, text=True, env=variables)
     found = subprocess.run([folder / "session"], cwd=box.folder, capture_output=True, text=True,
                            env={**variables, "TESSERA_PREFIX": str(box.folder / "prefix")})
     assert lost.returncode == 3 and "shapes" in lost.stderr, lost
-    assert found.returncode == 0, found
+    assert found.returncode == 0 and found.stdout == session.stdout, found

@@ -1,11 +1,11 @@
-// The library that other programs link gives what the engine below it gives, and leaves the process as it was.
+// The library that other programs link gives what the engine below it gives, and leaves the process as it
+// was.
 #include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <array>
-#include <cstring>
+#include <csignal>
 
 #include "core/log.h"
 #include "plan/trace.h"
@@ -16,6 +16,8 @@
 
 namespace tessera {
 namespace {
+
+using engine::equal;
 
 EngineOptions tiny_options() {
   EngineOptions options;
@@ -72,6 +74,7 @@ TEST(Library, ChoosesWhatARequestLeavesOut) {
   request.prompts = {"a cat"};
   const Request resolved = engine.resolved(request);
   EXPECT_TRUE(resolved.height && resolved.num_inference_steps && resolved.seed && resolved.dtype);
+  request.resolution_binning = false;
   request.height = 7;
   EXPECT_THROW((void)engine.resolved(request), Error);
 }
@@ -114,7 +117,8 @@ struct Process {
   int threads = at::get_num_threads();
 
   Process() {
-    for (int number = 1; number < 32; ++number) ::sigaction(number, nullptr, &actions[static_cast<size_t>(number)]);
+    for (int number = 1; number < 32; ++number)
+      ::sigaction(number, nullptr, &actions[static_cast<size_t>(number)]);
   }
 };
 
