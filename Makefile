@@ -27,8 +27,8 @@ test: setup           ## set up, build, and run every test (a few minutes)
 check:                ## run tests, parity, score, soak, sanitizers, fuzzing and lint at full length, before a release (hours)
 	@tools/ci/check.sh
 
-build: setup          ## set up and build the program
-	@tools/build.sh release tessera
+build: setup          ## set up and build the program and the library
+	@tools/build.sh release tessera tessera_shared
 
 help:                 ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*##/\1\t/p' Makefile | expand -t 10
@@ -58,7 +58,7 @@ browser: build        ## play videos and open a page of `tessera analyze report`
 	@tools/browser/run.sh $(BUILD)/tessera
 
 asan: setup           ## run the tests under AddressSanitizer and UBSan
-	@tools/build.sh asan tessera tessera_tests
+	@tools/build.sh asan tessera tessera_shared tessera_tests
 	PART=$(PART) tools/ci/run_asan.sh
 
 tsan: setup           ## run the tests in which ranks are threads (Rank in their names; not Memory, nor Large) under ThreadSanitizer

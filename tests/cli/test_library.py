@@ -3,8 +3,10 @@ import os
 import pathlib
 import subprocess
 
+import pytest
+
 from files import read_png
-from harness import MODEL, ROOT, Skipped, test
+from harness import MODEL
 from test_launchers import free_port, torchrun_variables
 
 
@@ -12,7 +14,7 @@ def installed(box):
     """The prefix of an installation, and the folder of libtorch."""
     build = pathlib.Path(box.program).parent
     if not (build / "libtessera.so").exists():
-        raise Skipped("the shared library is not built")
+        pytest.skip("the shared library is not built")
     prefix = box.folder / "prefix"
     subprocess.run(["cmake", "--install", build, "--prefix", prefix], check=True, capture_output=True)
     cache = (build / "CMakeCache.txt").read_text().splitlines()
@@ -29,8 +31,7 @@ def build_examples(box):
     return folder
 
 
-@test
-def examples_link_the_installed_library(box):
+def test_examples_link_the_installed_library(box):
     folder = build_examples(box)
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # as the program has it in tests
     session = subprocess.run([folder / "session"], env=alone, cwd=box.folder, capture_output=True, text=True)
