@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/measured_runs.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "engine/request.h"
 #include "job/outputs.h"
 #include "launch/cores.h"
@@ -79,9 +80,20 @@ void calibrate_from_runs(const CalibrateArguments& arguments, const std::string&
                                               : fit_records(arguments.from_records, *arguments.machine);
   const bool is_file = job::write_result(path, fitted_machine(fitted).dump(2) + "\n");
   if (!arguments.quiet) {
-    launch::say(fmt::format("{}\n{}", runs_table(fitted).text(Table::Form::kText), numbers_text(fitted)));
+    launch::say(fmt::format("{}\n{}{}", runs_table(fitted).text(Table::Form::kText), numbers_text(fitted),
+                            misses_text(fitted)));
   }
   if (is_file) fmt::print("{}\n", path);
+}
+
+// Ranks that share cores wait for each other: that takes minutes, and tells nothing of the processor.
+void require_cores(const plan::CalibrationOptions& options, int64_t cores) {
+  if (options.threads > cores)
+    usage_error(field("threads"), "is {}, more than the {} that there are", options.threads,
+                counted(cores, "core"));
+  if (options.ranks * options.threads > cores)
+    usage_error(field("nproc"), "is {}, for which {} a rank there are too few cores: {}; give at most {}",
+                options.ranks, counted(options.threads, "thread"), cores, cores / options.threads);
 }
 
 }  // namespace
@@ -100,6 +112,7 @@ int run_calibrate(const CalibrateArguments& arguments) {
   plan::CalibrationOptions options;
   options.threads = arguments.threads.value_or(1);
   options.ranks = arguments.nproc.value_or(std::max<int64_t>(cores / options.threads, 1));
+  require_cores(options, cores);
   options.dtypes = arguments.dtype ? std::vector{*arguments.dtype} : plan::host_dtypes();
   options.seconds = arguments.seconds.value_or(options.seconds);
   const auto say = [&](const std::string& what) {

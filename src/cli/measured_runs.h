@@ -29,6 +29,8 @@ RunsFit fit_records(const std::vector<std::string>& paths, const std::string& ma
 OrderedJson fitted_machine(const RunsFit& fitted);
 // The numbers with their units, a line each.
 std::string numbers_text(const RunsFit& fitted);
+// A line of warning where the fit is far from some run, as from one that was disturbed; otherwise empty.
+std::string misses_text(const RunsFit& fitted);
 // How well each run is met.
 Table runs_table(const RunsFit& fitted);
 

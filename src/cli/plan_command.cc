@@ -109,6 +109,16 @@ plan::PlanOptions plan_options(const PlanArguments& arguments, const plan::Machi
   return options;
 }
 
+// What is among the layouts that are shown.
+std::string staleness_text(bool allows_stale) {
+  if (!allows_stale) return "Only exact layouts";
+  return spell(
+      fmt::format("Exact layouts, and stale ones, which work with activations of the step before; {} "
+                  "none leaves these out, as {} {} auto does by default",
+                  field("max_staleness"), "generate", field("parallel")),
+      option_name);
+}
+
 void print_plan(const PlanArguments& arguments, const plan::PlanOptions& options, const job::Job& job,
                 const plan::Machine& machine) {
   const plan::Plan found =
@@ -131,10 +141,10 @@ void print_plan(const PlanArguments& arguments, const plan::PlanOptions& options
     print_json(json);
     return;
   }
-  fmt::print("{}: {}, {}, up to {}. The soonest of {}. Times in ms, by {}\n\n{}\n", machine.name,
+  fmt::print("{}: {}, {}, up to {}. The soonest of {}. Times in ms, by {}\n{}\n\n{}\n", machine.name,
              job.model.family->class_name, request_text(job), counted(options.devices, "device"),
              counted(found.considered, "layout"), plan::basis_of(machine),
-             plan::plan_table(found.best).text(Table::Form::kText));
+             staleness_text(options.allows_stale), plan::plan_table(found.best).text(Table::Form::kText));
   for (const std::string& sentence : why) fmt::print("{}\n", sentence);
   if (found.best.front().wish.degrees() > 1)
     fmt::print("\n{}\n", options_text(plan::options_json(found.best.front())));
@@ -150,9 +160,10 @@ std::string verdict(const plan::ServerPlan& found, double rate) {
     return fmt::format("No choice meets {:.4g} requests a minute: at most {:.4g} can be done.",
                        rate * kSecondsPerMinute, found.most_capacity() * kSecondsPerMinute);
   const plan::WorldsPlan& best = found.choices[*found.best];
-  return fmt::format("{} {} best: a request takes {:.4g} s in the mean, and 95 of 100 take at most {:.4g} s.",
-                     worlds_text(best), best.worlds == 1 ? "is" : "are", *best.mean_seconds,
-                     *best.p95_seconds);
+  return fmt::format(
+      "{} {} best, with the least p95: from its arrival to its end a request takes {:.4g} s in the mean, and "
+      "95 of 100 take at most {:.4g} s.",
+      worlds_text(best), best.worlds == 1 ? "is" : "are", *best.mean_seconds, *best.p95_seconds);
 }
 
 // How the devices are best dealt to worlds that serve so many requests.
@@ -170,6 +181,7 @@ void print_server(const PlanArguments& arguments, const plan::PlanOptions& optio
     for (size_t i = 0; i < choices.size(); ++i) {
       choices[i]["capacity_per_minute"] = found.choices[i].capacity() * kSecondsPerMinute;
       choices[i]["options"] = plan::options_json(found.choices[i].planned);
+      choices[i]["exact"] = found.choices[i].planned.prediction.is_exact;
     }
     OrderedJson json = {{"machine", machine.name},
                         {"basis", plan::basis_of(machine)},
@@ -185,10 +197,10 @@ void print_server(const PlanArguments& arguments, const plan::PlanOptions& optio
     print_json(json);
     return;
   }
-  fmt::print("{}: {}, {}, {}, {:.4g} requests a minute. Times in ms, by {}\n\n{}\n{}\n", machine.name,
+  fmt::print("{}: {}, {}, {}, {:.4g} requests a minute. Times in ms, by {}\n{}\n\n{}\n{}\n", machine.name,
              job.model.family->class_name, request_text(job), counted(options.devices, "device"),
-             *arguments.requests_per_minute, plan::basis_of(machine), table.text(Table::Form::kText),
-             verdict(found, rate));
+             *arguments.requests_per_minute, plan::basis_of(machine), staleness_text(options.allows_stale),
+             table.text(Table::Form::kText), verdict(found, rate));
   if (found.best) fmt::print("\n{}\n", options_text(plan::options_json(found.choices[*found.best].planned)));
 }
 

@@ -75,6 +75,12 @@ plan::Machine this_host(const job::GenerateArguments& arguments, int64_t ranks) 
   plan::CalibrationOptions options;
   options.threads = threads_of(arguments, ranks);
   const auto cores = static_cast<int64_t>(launch::allowed_cores().size());
+  if (options.threads > cores)
+    usage_error(
+        field("threads"),
+        "is {}, and this host cannot be measured with more than the {} that there are; give fewer, or "
+        "a machine file with {}",
+        options.threads, counted(cores, "core"), field("machine"));
   options.ranks = std::max<int64_t>(cores / options.threads, 2);
   options.dtypes = plan::host_dtypes();
   options.seconds = seconds_to_measure();
@@ -150,13 +156,16 @@ OrderedJson planned(const job::GenerateArguments& arguments, const job::Job& job
   return json;
 }
 
-std::string summary(const OrderedJson& plan, bool is_chosen) {
+// `is_kept`: the file is that of this host, which another run would measure anew without it.
+std::string summary(const OrderedJson& plan, bool is_chosen, bool is_kept) {
   const auto seconds = [&](const char* name) { return seconds_text(plan.at(name).get<double>()); };
-  const std::string options = options_text(plan.at("options"));
-  return fmt::format("planned: {} on {}, {} s for the request and {} s for a step, by {} ({}){}",
+  const std::string options = options_text(plan.at("options")), basis = plan.at("basis").get<std::string>();
+  return fmt::format("planned: {} on {}, {} s for the request and {} s for a step, by {} ({}){}{}",
                      plan.at("layout").get<std::string>(), counted(plan.at("devices").get<int64_t>(), "rank"),
-                     seconds("seconds"), seconds("step_seconds"), plan.at("basis").get<std::string>(),
-                     plan.at("file").get<std::string>(),
+                     seconds("seconds"), seconds("step_seconds"), basis, plan.at("file").get<std::string>(),
+                     is_kept && basis.starts_with("poor")
+                         ? ", which you delete to have this host measured again when it is idle"
+                         : "",
                      is_chosen && !options.empty() ? "; " + options + " asks for it" : "");
 }
 
@@ -205,7 +214,7 @@ job::GenerateArguments with_plan(job::GenerateArguments arguments) {
     arguments.parallel.nproc = nproc;
   }
   arguments.plan.erase("wish");
-  say(arguments, summary(arguments.plan, chooses));
+  say(arguments, summary(arguments.plan, chooses, !arguments.run.machine));
   return arguments;
 }
 

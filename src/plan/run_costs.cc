@@ -16,7 +16,12 @@ double real(int64_t value) {
 }
 
 RankTime times(const RankTime& time, double factor) {
-  return {time.computing * factor, time.waiting * factor, time.hidden * factor};
+  return {.computing = time.computing * factor,
+          .waiting = time.waiting * factor,
+          .hidden = time.hidden * factor,
+          .launching = time.launching * factor,
+          .latency = time.latency * factor,
+          .sending = time.sending * factor};
 }
 
 // Bytes of the weights that an event is the first to use, of a text encoder whose blocks are read at use:

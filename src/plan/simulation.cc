@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <queue>
 #include <utility>
 
@@ -23,6 +24,9 @@ struct Meeting {
   std::vector<Posted> posted;
   std::vector<double> arrivals;  // when it ends on each of these; empty until it begins
   double begin = 0;
+  double computed = 0;   // when the devices could have begun it, had no host been busy
+  double launching = 0;  // for which it begins later than that
+  double queued = 0;     // and then for other messages on its links
 };
 
 // What a rank has under way.
@@ -32,8 +36,21 @@ struct UnderWay {
   double computing = 0;  // of the rank until it posted this
 };
 
+// A post or a wait, or work of a rank between these: one operation, or all of them where nobody asks for
+// spans.
+struct Doing {
+  const Task* exchange = nullptr;  // null for work
+  size_t event = 0;                // the first
+  double computing = 0;
+  // How long the host launches it, and how much later than the host the device begins, so that it does all of
+  // it without waiting for a launch.
+  double launching = 0, lead = -std::numeric_limits<double>::infinity();
+};
+
 struct Place {
-  size_t stretch = 0, task = 0;
+  std::vector<Doing> doings;
+  std::vector<size_t> ends;  // of stretches, in `doings`
+  size_t stretch = 0, next = 0;
   int64_t repetition = 0, shift = 0;  // of the steady step; of the numbers of posts
   const Meeting* blocked_by = nullptr;
   std::map<int64_t, UnderWay> under_way;  // by number
@@ -59,6 +76,7 @@ class Simulator {
     for (size_t i = 0; i < places_.size(); ++i) {
       result_.ranks.emplace_back().rank = schedule.ranks[i].rank;
       places_[i].counts.resize(channels_.size());
+      list_doings(i);
       enter(i);
     }
   }
@@ -80,7 +98,7 @@ class Simulator {
         input_error(
             where_,
             "rank {} waits forever at event {}; the file is damaged or lacks ranks, so make the trace anew",
-            schedule_.ranks[i].rank, places_[i].task);
+            schedule_.ranks[i].rank, event_of(i));
     }
     return std::move(result_);
   }
@@ -93,12 +111,41 @@ class Simulator {
   }
   bool is_done(size_t i) const { return places_[i].stretch == schedule_.ranks[i].program.size(); }
 
+  size_t event_of(size_t i) const { return places_[i].doings[places_[i].next].event; }
+
+  void list_doings(size_t i) {
+    Place& place = places_[i];
+    const RankSchedule& rank = schedule_.ranks[i];
+    for (const Stretch& stretch : rank.program) {
+      bool goes_on = false;  // with the work before
+      for (size_t event = stretch.begin; event < stretch.end; ++event) {
+        const Task& task = rank.tasks[event];
+        const bool is_work = task.kind == Task::Kind::kWork;
+        if (!is_work || !goes_on)
+          place.doings.push_back({.exchange = is_work ? nullptr : &task, .event = event});
+        goes_on = is_work && !costs_.keeps_spans;
+        if (is_work) add_work(i, task, place.doings.back());
+      }
+      place.ends.push_back(place.doings.size());
+    }
+  }
+
+  // An operation is launched before the device can begin it, and after those before it have been.
+  void add_work(size_t i, const Task& task, Doing& doing) const {
+    if (task.launches > 0 && costs_.launch > 0) {
+      doing.launching += static_cast<double>(task.launches) * costs_.launch;
+      doing.lead = std::max(doing.lead, doing.launching - doing.computing);
+    }
+    doing.computing += task.seconds * costs_.factors[static_cast<size_t>(task.work)] *
+                       (costs_.slow.empty() ? 1 : costs_.slow[i]);
+  }
+
   // Begins the stretch, or its next repetition.
   void enter(size_t i) {
     if (is_done(i)) return;
     Place& place = places_[i];
     const Stretch& stretch = schedule_.ranks[i].program[place.stretch];
-    place.task = stretch.begin;
+    place.next = place.stretch == 0 ? 0 : place.ends[place.stretch - 1];
     Part part = stretch.part;
     part.repetition = place.repetition;
     place.part = &result_.parts[part];
@@ -117,41 +164,39 @@ class Simulator {
     enter(i);
   }
 
-  // Does the next task of a rank, if nothing that it waits for is missing.
+  // Does what is next on a rank, if nothing that it waits for is missing.
   bool step(size_t i) {
     Place& place = places_[i];
-    const Task& task = schedule_.ranks[i].tasks[place.task];
+    const Doing& doing = place.doings[place.next];
     RankTime time;
-    if (task.kind == Task::Kind::kWork) {
-      work(i, task, time);
-    } else if (task.kind == Task::Kind::kPost) {
-      post(i, task);
-    } else if (!wait(i, task, time)) {
+    if (doing.exchange == nullptr) {
+      work(i, doing, time);
+    } else if (doing.exchange->kind == Task::Kind::kPost) {
+      post(i, *doing.exchange);
+    } else if (!wait(i, *doing.exchange, time)) {
       return false;
     }
     result_.ranks[i] += time;
     place.part->ranks[i] += time;
     place.part->end = std::max(place.part->end, result_.ranks[i].end);
-    if (++place.task == schedule_.ranks[i].program[place.stretch].end) leave(i);
+    if (++place.next == place.ends[place.stretch]) leave(i);
     return true;
   }
 
   void advance(size_t i, Span::Kind kind, double end) {
     RankTimeline& timeline = result_.ranks[i];
     if (costs_.keeps_spans && end > timeline.end)
-      timeline.spans.push_back({kind, places_[i].task, timeline.end, end});
+      timeline.spans.push_back({kind, event_of(i), timeline.end, end});
     timeline.end = std::max(timeline.end, end);
   }
 
-  void work(size_t i, const Task& task, RankTime& time) {
+  void work(size_t i, const Doing& doing, RankTime& time) {
     Place& place = places_[i];
-    if (task.launches > 0 && costs_.launch > 0) {
-      place.host += static_cast<double>(task.launches) * costs_.launch;
-      time.waiting = std::max(place.host - result_.ranks[i].end, 0.0);
-      advance(i, Span::Kind::kWait, place.host);
-    }
-    time.computing = task.seconds * costs_.factors[static_cast<size_t>(task.work)] *
-                     (costs_.slow.empty() ? 1 : costs_.slow[i]);
+    const double begin = place.host + doing.lead;
+    place.host += doing.launching;
+    time.waiting = time.launching = std::max(begin - result_.ranks[i].end, 0.0);
+    advance(i, Span::Kind::kWait, begin);
+    time.computing = doing.computing;
     advance(i, Span::Kind::kOperation, result_.ranks[i].end + time.computing);
   }
 
@@ -167,15 +212,19 @@ class Simulator {
                                                   result_.ranks[i].computing};
     meeting.posted.push_back(
         {i, times_[static_cast<size_t>(task.meeting)], task.sent > 0, task.received > 0});
+    meeting.computed = std::max(meeting.computed, result_.ranks[i].end);
     meeting.begin = std::max({meeting.begin, result_.ranks[i].end, place.host});
     if (static_cast<int32_t>(meeting.posted.size()) == kind.members) begin(meeting);
   }
 
   void begin(Meeting& meeting) {
+    const double launched = meeting.begin;
+    meeting.launching = launched - meeting.computed;
     for (const Posted& each : meeting.posted) {
       if (each.sends) meeting.begin = std::max(meeting.begin, places_[each.rank].sends_until);
       if (each.receives) meeting.begin = std::max(meeting.begin, places_[each.rank].receives_until);
     }
+    meeting.queued = meeting.begin - launched;
     for (const Posted& each : meeting.posted) {
       Place& place = places_[each.rank];
       if (each.sends) place.sends_until = meeting.begin + each.time.busy;
@@ -193,7 +242,7 @@ class Simulator {
     const auto found = place.under_way.find(task.number + place.shift);
     if (found == place.under_way.end())
       input_error(where_, "rank {} waits at event {} for a collective that it has not begun",
-                  schedule_.ranks[i].rank, place.task);
+                  schedule_.ranks[i].rank, event_of(i));
     const UnderWay one = found->second;
     if (one.index >= one.meeting->arrivals.size()) {
       place.blocked_by = one.meeting;
@@ -204,6 +253,7 @@ class Simulator {
     const double arrival = one.meeting->arrivals[one.index];
     const double unhidden = posted.receives ? posted.time.busy * (1 - overlap_) : 0;
     time.waiting = std::max(arrival - timeline.end, unhidden);
+    tell(time, posted.time, std::max(arrival - timeline.end, 0.0), *one.meeting);
     const double before = std::max(one.computing, place.hides_until);
     const double unseen = std::max(arrival - one.meeting->begin - time.waiting, 0.0);
     time.hidden = std::min(unseen, timeline.computing - before);
@@ -211,6 +261,16 @@ class Simulator {
     advance(i, Span::Kind::kWait, timeline.end + time.waiting);
     place.under_way.erase(found);
     return true;
+  }
+
+  // What a rank waits for that has `left` seconds until a message is there: last comes the latency, before
+  // that its bytes and those that were on the links, before these the hosts; the rest is for other ranks.
+  static void tell(RankTime& time, const TransferTime& message, double left, const Meeting& meeting) {
+    time.latency = std::min(left, message.latency);
+    time.sending = std::min(time.waiting - time.latency, message.busy);
+    const double queued = std::clamp(left - time.latency - time.sending, 0.0, meeting.queued);
+    time.sending += queued;
+    time.launching = std::clamp(left - time.latency - time.sending, 0.0, meeting.launching);
   }
 
   const Schedule& schedule_;
@@ -231,6 +291,9 @@ RankTime& RankTime::operator+=(const RankTime& other) {
   computing += other.computing;
   waiting += other.waiting;
   hidden += other.hidden;
+  launching += other.launching;
+  latency += other.latency;
+  sending += other.sending;
   return *this;
 }
 

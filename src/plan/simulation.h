@@ -39,6 +39,9 @@ struct Span {
 struct RankTime {
   double computing = 0, waiting = 0;
   double hidden = 0;  // in which messages travelled while the rank computed
+  // Of `waiting`: for hosts to launch, for the latencies of messages, and for their bytes. The rest is for
+  // ranks that are behind.
+  double launching = 0, latency = 0, sending = 0;
 
   RankTime& operator+=(const RankTime& other);
 };

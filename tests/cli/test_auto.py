@@ -131,10 +131,16 @@ def test_this_host_is_measured_once(box):
     first = box.generate(*words, env=fast)
     (file,) = (box.folder / "cache" / "tessera" / "machines").iterdir()
     assert f"measuring this host once, about 1 s; kept in {file}\n" in first.err, first.err
-    assert f"measurements of the machine ({file})" in first.err, first.err
+    assert "measurements of the machine" in first.err and f"({file})" in first.err, first.err
     kept = file.read_bytes()
     assert json.loads(kept)["calibration"]["host"]["cores"] == len(os.sched_getaffinity(0)), kept
     assert "measuring" not in box.generate(*words, env=fast).err and file.read_bytes() == kept
+    # Each run tells of a calibration that had too little time.
+    poor = json.loads(kept)
+    poor["calibration"] |= {"operations": 5, "all_operations": 63}
+    file.write_text(json.dumps(poor))
+    told = f"by poor measurements of the machine, in which 5 of 63 operations had time ({file}), which you delete to have this host measured"
+    assert told in box.generate(*words, env=fast).err
     file.write_bytes(kept[:len(kept) // 2])
     # Of two runs at once, one measures and the other waits for that.
     command = [box.program, "generate", "--model", MODEL, "--dtype", "fp32", *words[:-1]]

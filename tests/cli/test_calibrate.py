@@ -1,5 +1,6 @@
 """Tests `tessera calibrate`."""
 import json
+import os
 import signal
 
 from running import start
@@ -34,6 +35,10 @@ def test_refuses_a_calibration_before_it_measures(box):
     box.refuse(2, "--output", "calibrate", *FAST, "-o", "no/such/folder/machine.json")
     box.refuse(2, "--threads", "calibrate", "--threads", "0")
     box.refuse(2, "fp32 or bf16", "calibrate", "--dtype", "int8")
+    cores = len(os.sched_getaffinity(0))
+    box.refuse(2, f"[--threads] is {cores + 1}, more than the {cores} core", "calibrate", "--threads", str(cores + 1))
+    box.refuse(2, f"too few cores: {cores}; give at most {cores}", "calibrate", "--nproc", str(cores + 1))
+    box.refuse(2, "give at most 1", "calibrate", "--nproc", "2", "--threads", str(cores))
     assert box.files() == []
 
 

@@ -122,35 +122,6 @@ TEST(Planner, FindsTheSoonestOfAll) {
   EXPECT_FALSE(reasons(plan).empty());
 }
 
-// Whatever costs a layout the most of its request is named: here each of four that take 20 s longer.
-TEST(Planner, NamesWhatALayoutLosesBy) {
-  const auto planned = [](const char* name, RankTime step, double first, double ends) {
-    PlannedLayout layout;
-    layout.name = name;
-    Prediction& prediction = layout.prediction;
-    prediction.steps = 10;
-    prediction.step = step;
-    prediction.step_seconds = step.computing + step.waiting;
-    prediction.denoise = 10 * prediction.step_seconds + first;
-    prediction.decode = ends;
-    prediction.seconds = prediction.denoise + ends;
-    return layout;
-  };
-  Plan plan;
-  plan.best.push_back(planned("best", {.computing = 3, .waiting = 1}, 1, 5));
-  plan.obvious.push_back(planned("computes", {.computing = 5, .waiting = 1}, 1, 5));
-  plan.obvious.push_back(planned("waits", {.computing = 3, .waiting = 3}, 1, 5));
-  plan.obvious.push_back(planned("warms up", {.computing = 2.9, .waiting = 1}, 22, 5));
-  plan.obvious.push_back(planned("decodes", {.computing = 3, .waiting = 1}, 1, 25));
-  const std::vector<std::string> sentences = reasons(plan);
-  ASSERT_EQ(sentences.size(), 5U);
-  const char* const told[] = {"best is the soonest", "its longest rank computes 5.00 s",
-                              "its ranks wait 50 % of a step", "they add 22.00 s",
-                              "it encodes and decodes in 25.00 s, the best in 5.00 s"};
-  for (size_t i = 0; i < sentences.size(); ++i)
-    EXPECT_NE(sentences[i].find(told[i]), std::string::npos) << sentences[i];
-}
-
 // On data sheets and on machines with launches; also over links of two levels.
 TEST(Planner, LeavesOutNothingThatCanBeSooner) {
   for (const char* const name : {"l20", "h100", "a100-nvlink", "t4-pcie"}) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 
 #include "core/error.h"
 #include "plan/schedule.h"
@@ -54,10 +55,13 @@ Trace of_two(std::vector<Event> first, std::vector<Event> second) {
 }
 
 // A FLOP takes a second; a message of 100 bytes 2 s, and half a second besides.
-Simulation simulated(const Trace& trace, int64_t repetitions = 1) {
-  Link wire{.kind = "wire", .bandwidth = 50, .latency = 0.5, .measured = {}};
+Costs costs_of_toys() {
   Costs costs;
-  costs.links = {wire};
+  costs.links = {{.kind = "wire", .bandwidth = 50, .latency = 0.5, .measured = {}}};
+  return costs;
+}
+
+Simulation simulated(const Trace& trace, int64_t repetitions = 1, const Costs& costs = costs_of_toys()) {
   std::vector<std::vector<double>> all_seconds;
   for (const RankTrace& rank : trace.ranks) {
     std::vector<double>& seconds = all_seconds.emplace_back();
@@ -98,6 +102,76 @@ TEST(Simulation, SendsOneMessageAtATime) {
                          .ranks;
   EXPECT_DOUBLE_EQ(ranks[0].end, 4.5);
   EXPECT_DOUBLE_EQ(ranks[0].waiting, 4.5);
+}
+
+void expect_causes(const RankTime& time, double launching, double latency, double sending) {
+  EXPECT_DOUBLE_EQ(time.launching, launching);
+  EXPECT_DOUBLE_EQ(time.latency, latency);
+  EXPECT_DOUBLE_EQ(time.sending, sending);
+}
+
+// Of each wait, by hand: what the latency, the bytes and the hosts have of it.
+TEST(Simulation, TellsWhatRanksWaitFor) {
+  const Trace slower =
+      of_two({operation(1), exchange(0, 0), wait(0)}, {operation(4), exchange(0, 1), wait(0)});
+  expect_causes(simulated(slower).ranks[0], 0, 0.5, 2);  // 3 s more, for the other rank
+  expect_causes(simulated(slower).ranks[1], 0, 0.5, 2);
+  // Of the second of two messages, what is left when the first is there.
+  const Trace two = of_two({exchange(0, 0), exchange(1, 0), wait(0), wait(1)},
+                           {exchange(0, 1), exchange(1, 1), wait(0), wait(1)});
+  expect_causes(simulated(two).ranks[0], 0, 1, 3.5);
+  // Only the second is waited for, which the first delays.
+  const Trace last =
+      of_two({exchange(0, 0), exchange(1, 0), wait(1)}, {exchange(0, 1), exchange(1, 1), wait(1)});
+  expect_causes(simulated(last).ranks[0], 0, 0.5, 4);
+  Costs costs = costs_of_toys();
+  costs.links.front().launch = 3;
+  const Trace message = of_two({exchange(0, 0), wait(0)}, {exchange(0, 1), wait(0)});
+  expect_causes(simulated(message, 1, costs).ranks[0], 3, 0.5, 2);
+  // Operations of 1 s, each launched in 2 s.
+  costs.launch = 2;
+  const RankTimeline host = simulated(of_two({operation(1), operation(1)}, {}), 1, costs).ranks[0];
+  EXPECT_DOUBLE_EQ(host.end, 5);
+  expect_causes(host, 3, 0, 0);
+}
+
+// Work between messages counts as one where nobody asks for its spans.
+TEST(Simulation, TakesAsLongWithoutSpans) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 100; ++round) {
+    Costs costs = costs_of_toys();
+    costs.launch = std::uniform_int_distribution<>(0, 5)(random);
+    costs.links.front().launch = std::uniform_int_distribution<>(0, 5)(random);
+    costs.links.front().overlap = 0.5;
+    std::vector<std::vector<Event>> of_ranks(2);
+    for (int64_t own : {0, 1}) {
+      for (int64_t step = 0; step < 3; ++step) {
+        std::vector<Event>& events = of_ranks[static_cast<size_t>(own)];
+        const auto work = [&] {
+          for (int i = std::uniform_int_distribution<>(0, 4)(random); i > 0; --i)
+            events.push_back(in_step(step, operation(std::uniform_int_distribution<>(0, 6)(random))));
+        };
+        work();
+        events.push_back(in_step(step, exchange(step, own)));
+        work();
+        events.push_back(in_step(step, wait(step)));
+        work();
+      }
+    }
+    Trace trace = of_two(of_ranks[0], of_ranks[1]);
+    trace.traced_steps = trace.steps = 3;
+    const Simulation with = simulated(trace, 5, costs);
+    costs.keeps_spans = false;
+    const Simulation without = simulated(trace, 5, costs);
+    EXPECT_TRUE(without.ranks[0].spans.empty());
+    for (size_t rank = 0; rank < 2; ++rank) {
+      EXPECT_NEAR(without.ranks[rank].end, with.ranks[rank].end, 1e-9);
+      EXPECT_NEAR(without.ranks[rank].waiting, with.ranks[rank].waiting, 1e-9);
+      EXPECT_NEAR(without.ranks[rank].computing, with.ranks[rank].computing, 1e-9);
+      EXPECT_NEAR(without.ranks[rank].launching, with.ranks[rank].launching, 1e-9);
+      EXPECT_NEAR(without.ranks[rank].hidden, with.ranks[rank].hidden, 1e-9);
+    }
+  }
 }
 
 // To whomever they go, and from whomever they come.

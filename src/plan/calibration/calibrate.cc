@@ -225,16 +225,17 @@ std::vector<TimedWork> at_usual_pace(const std::vector<TimedProbe>& probes, doub
   return timed;
 }
 
-// Of all dtypes.
+// Of all dtypes. Counts in `operations` those that were to be timed.
 std::vector<TimedProbe> time_operations(const CalibrationOptions& options, int64_t cache_bytes,
-                                        double deadline, const Say& say) {
+                                        double deadline, const Say& say, int64_t& operations) {
   std::vector<TimedProbe> all;
   for (size_t i = 0; i < options.dtypes.size(); ++i) {
     const std::string name = dtype_text(options.dtypes[i]);
     const double begin = wall_seconds();
     const double end = begin + (deadline - begin) / static_cast<double>(options.dtypes.size() - i);
     const std::vector<Probe> probes = make_probes(options.dtypes[i], cache_bytes);
-    say(fmt::format("{} in {}", counted(static_cast<int64_t>(probes.size()), "operation"), name));
+    operations += std::ssize(probes);
+    say(fmt::format("{} in {}", counted(std::ssize(probes), "operation"), name));
     std::vector<TimedProbe> timed = time_probes(name, probes, options.threads, end);
     if (timed.size() < probes.size())
       say(
@@ -287,7 +288,8 @@ OrderedJson machine_json(const HostFigures& host, const std::vector<TimedWork>& 
   json["calibration"] = {{"version", TESSERA_VERSION},
                          {"threads", host.threads},
                          {"ranks", host.ranks},
-                         {"operations", timed.size()}};
+                         {"operations", timed.size()},
+                         {"all_operations", std::max(host.operations, std::ssize(timed))}};
   return json;
 }
 
@@ -317,7 +319,8 @@ OrderedJson calibrate(const CalibrationOptions& options, const Say& say) {
     host.load_rates[dtype_text(dtype)] = load_bandwidth(dtype, options.threads);
   }
   host.first_use_rate = first_use_bandwidth(options.threads);
-  const std::vector<TimedProbe> timed = time_operations(options, cache, begin + options.seconds, say);
+  const std::vector<TimedProbe> timed =
+      time_operations(options, cache, begin + options.seconds, say, host.operations);
   return machine_json(host, at_usual_pace(timed, host.dram_bandwidth, options.threads));
 }
 

@@ -31,7 +31,8 @@ struct HostFigures {
   double memory_bytes = 0;                         // of the host
   std::map<std::string, double> load_rates = {};   // see Machine
   double first_use_rate = 0;
-  int64_t ranks = 1;  // that share it
+  int64_t ranks = 1;       // that share it
+  int64_t operations = 0;  // that were to be timed, of which a busy host leaves no time for some
   RankFigures of_ranks;
 };
 
@@ -40,7 +41,7 @@ struct HostFigures {
 OrderedJson machine_json(const HostFigures& host, const std::vector<TimedWork>& timed);
 
 // Of what is measured and how. A file of another version does not stand for this host.
-inline constexpr int kCalibrationVersion = 2;
+inline constexpr int kCalibrationVersion = 3;
 
 // As the kernel names it.
 std::string processor_name();

@@ -87,12 +87,12 @@ LeastTime::LeastTime(const engine::Settings& settings, const engine::Model& mode
       costs_(costs),
       links_(links),
       blocks_are_equal_(blocks_are_equal),
+      workload_(engine::workload(settings, model)),
       sample_(std::move(sample)) {}
 
 std::optional<SampledRanks> LeastTime::sample(const parallel::ParallelOptions& wish) const {
-  const parallel::Workload workload = engine::workload(settings_, model_);
-  if (!parallel::violations(wish, workload).empty()) return std::nullopt;
-  return sample_(parallel::resolve_layout(wish, workload, std::nullopt));
+  if (!parallel::violations(wish, workload_).empty()) return std::nullopt;
+  return sample_(parallel::resolve_layout(wish, workload_, std::nullopt));
 }
 
 const LeastTime::Alone& LeastTime::alone() {
@@ -201,17 +201,19 @@ const LeastTime::Exchanges& LeastTime::exchanges(Axis axis) {
 const Link* LeastTime::link(const parallel::Mesh& mesh, Axis axis) const {
   if (links_.empty() || mesh.sizes()[axis] == 1) return nullptr;
   const std::vector<int64_t> ranks = mesh.group(0, std::span(&axis, 1));
-  const Link& found = link_between(links_, ranks.front(), ranks.back());
+  // The hops of a ring pass each other, so that the slow ones among them cost less than all together.
+  const Link& found = link_between(links_, ranks.front(), axis == Axis::kRing ? ranks[1] : ranks.back());
   return found.measured.empty() && found.bandwidth ? &found : nullptr;
 }
 
-LeastTime::Messages LeastTime::messages(const parallel::Layout& layout, const parallel::Mesh& mesh) {
+LeastTime::Messages LeastTime::messages(const parallel::Layout& layout, double turns,
+                                        const parallel::Mesh& mesh) {
   Messages all;
   if (!layout.rank_shares.empty()) return all;
   const auto size = [&](Axis axis) { return static_cast<double>(layout.sizes[axis]); };
   const double tokens = size(Axis::kUlysses) * size(Axis::kGather) * size(Axis::kRing);
   const double heads = size(Axis::kTensorInner) * size(Axis::kTensorOuter);
-  const double turns = turns_of(settings_, layout), passes = passes_of(layout);
+  const double passes = passes_of(layout);
   const double replicas = size(Axis::kCfg) * size(Axis::kData);
   const auto add = [&](Axis axis, double bytes, double count, Cost& cost) {
     // Of 2d tensor parallelism, whose groups of two kinds take turns, the nearer ones.
@@ -240,13 +242,30 @@ LeastTime::Messages LeastTime::messages(const parallel::Layout& layout, const pa
     if (layout.sizes[Axis::kPipeline] == 1)
       all.merges = exchanges(Axis::kRing).count * passes * (n - 1) * (kLaunchesOfAttentionPart - 1);
   }
-  if (const Link* const between = link(mesh, Axis::kPipeline)) {
-    const double stages = size(Axis::kPipeline);
-    all.hand_on.patch = stages * between->latency * turns;
-    all.hand_on.rows = (stages - 1) * kLeastTimeMargin * exchanges(Axis::kPipeline).bytes * alone().turns /
-                       (tokens * heads * replicas * *between->bandwidth);
+  if (link(mesh, Axis::kPipeline) != nullptr) {
+    const double bytes =
+        kLeastTimeMargin * exchanges(Axis::kPipeline).bytes * alone().turns / (tokens * heads * replicas);
+    add_hops(mesh, bytes, turns, all);
   }
   return all;
+}
+
+// Between the first rank of each stage and that of the next, which may be nearer than the first and the last.
+void LeastTime::add_hops(const parallel::Mesh& mesh, double bytes, double turns, Messages& all) const {
+  const Axis axis = Axis::kPipeline;
+  const std::vector<int64_t> ranks = mesh.group(0, std::span(&axis, 1));
+  for (size_t stage = 0; stage < ranks.size(); ++stage) {
+    const int64_t own = ranks[stage], next = ranks[(stage + 1) % ranks.size()];
+    const Link& between = link_between(links_, std::min(own, next), std::max(own, next));
+    if (!between.measured.empty() || !between.bandwidth) continue;
+    if (stage + 1 == ranks.size()) {  // latents, which are few
+      all.latents = between.latency * turns;
+      continue;
+    }
+    all.hand_on.patch += between.latency * turns;
+    all.hand_on.rows += bytes / *between.bandwidth;
+    all.busiest_hop = std::max(all.busiest_hop, bytes / *between.bandwidth);
+  }
 }
 
 double LeastTime::passes_of(const parallel::Layout& layout) {
@@ -254,49 +273,80 @@ double LeastTime::passes_of(const parallel::Layout& layout) {
 }
 
 // On the ranks that hold a stage after the other, of a step whose rows are so many patches.
-double LeastTime::computing(const parallel::Layout& layout, double patches) {
-  const auto size = [&](Axis axis) { return static_cast<double>(layout.sizes[axis]); };
-  const double stages = size(Axis::kPipeline), turns = turns_of(settings_, layout);
+double LeastTime::computing(const parallel::Layout& layout, double turns, double patches) {
+  const double stages = static_cast<double>(layout.sizes[Axis::kPipeline]);
   const double at_best = (stages > 1 ? kLeastTimeMargin : 1) * alone().seconds * alone().turns * stages /
                          static_cast<double>(parallel::Mesh(layout.sizes).world_size());
-  if (!layout.rank_shares.empty()) return at_best;
+  return std::max(at_best, patches * of_one_patch(layout, turns, patches));
+}
+
+// Of one of so many patches, its rows alone.
+double LeastTime::of_one_patch(const parallel::Layout& layout, double turns, double patches) {
+  if (!layout.rank_shares.empty()) return 0;
+  const auto size = [&](Axis axis) { return static_cast<double>(layout.sizes[axis]); };
   // Pictures are divided as far as turns are not.
   const double pictures = std::max(size(Axis::kData) * turns / alone().turns, 1.0);
   const double parts = std::ceil(patches * size(Axis::kUlysses) * size(Axis::kGather) * size(Axis::kRing) *
                                  size(Axis::kDisplaced) * size(Axis::kCfg) * pictures);
   const int64_t heads = layout.sizes[Axis::kTensorInner] * layout.sizes[Axis::kTensorOuter];
-  return std::max(at_best, patches * turns * seconds_of_part(static_cast<int64_t>(parts), heads));
+  return turns * seconds_of_part(static_cast<int64_t>(parts), heads);
 }
 
-double LeastTime::of(const parallel::Layout& layout) {
-  // Of the blocks, those of the stage that has most.
-  const double share =
-      blocks_are_equal_
-          ? static_cast<double>(*std::max_element(layout.stage_blocks.begin(), layout.stage_blocks.end())) /
-                static_cast<double>(model_.shape.blocks)
-          : 1 / static_cast<double>(layout.sizes[Axis::kPipeline]);
-  const double turns = turns_of(settings_, layout);
+// Of the stage with the most blocks, or the fewest, in relation to all.
+double LeastTime::share_of_blocks(const parallel::Layout& layout, bool is_most) const {
+  if (!blocks_are_equal_) return is_most ? 1 / static_cast<double>(layout.sizes[Axis::kPipeline]) : 0;
+  const auto [least, most] = std::minmax_element(layout.stage_blocks.begin(), layout.stage_blocks.end());
+  return static_cast<double>(is_most ? *most : *least) / static_cast<double>(model_.shape.blocks);
+}
+
+// What the other stages do with the first patch before the largest can begin, and with the last when it has
+// done all of its own. Patches are whole rows or frames, of which the smallest may be smaller than the mean.
+double LeastTime::filling(const parallel::Layout& layout, const Messages& messages, double turns,
+                          double patches) {
+  const int64_t lines =
+      layout.patch_axis == parallel::GridAxis::kRows ? workload_.token_rows : workload_.token_frames;
+  const double smallest = static_cast<double>(lines / layout.patches * layout.patches) /
+                          static_cast<double>(std::max<int64_t>(lines, 1));
+  const double of_patch =
+      smallest * (of_one_patch(layout, turns, patches) + messages.waiting.rows / patches) +
+      messages.waiting.patch;
+  return (1 - share_of_blocks(layout, true)) * of_patch + smallest * messages.hand_on.rows / patches +
+         messages.hand_on.patch;
+}
+
+double LeastTime::of(const parallel::Layout& layout, double least_computing) {
+  const double share = share_of_blocks(layout, true), turns = turns_of(settings_, layout);
   const double patches = layout.is_all_warmup ? 1 : static_cast<double>(layout.patches);
-  const Messages messages = this->messages(layout, parallel::Mesh(layout.sizes));
-  // The busiest of the stages computes its share of all patches; a patch goes through all of them before its
-  // next step. In a warm-up stages work one after the other.
+  const Messages messages = this->messages(layout, turns, parallel::Mesh(layout.sizes));
+  const auto waiting = [&](double parts) { return messages.waiting.rows + parts * messages.waiting.patch; };
   const auto of_rows = [&](double parts) {
-    return std::max(computing(layout, parts), messages.ring.rows + parts * messages.ring.patch) +
-           messages.waiting.rows + parts * messages.waiting.patch;
+    return std::max(computing(layout, turns, parts), messages.ring.rows + parts * messages.ring.patch) +
+           waiting(parts);
   };
-  const double of_patch = (std::max(computing(layout, patches), messages.ring.rows) + messages.waiting.rows +
-                           messages.hand_on.rows) /
-                              patches +
-                          messages.waiting.patch + messages.hand_on.patch;
-  const double steady = std::max(of_rows(patches) * share, of_patch);
-  const double warm = layout.is_all_warmup
-                          ? 1
-                          : static_cast<double>(layout.warmup_steps) / static_cast<double>(settings_.steps);
+  const double evaluations = alone().evaluations;
+  const double warm = layout.is_all_warmup ? evaluations : static_cast<double>(layout.warmup_steps);
+  const double steady = std::max(evaluations - warm, 0.0);
+  // In a warm-up stages work one after the other.
+  double least = warm * (of_rows(1) + messages.hand_on.rows + messages.hand_on.patch + messages.latents);
+  if (steady > 0) {
+    // The busiest of the stages computes its share of all patches; a patch goes through all of them before
+    // its next step; a stage hands all patches on.
+    const double of_stage = of_rows(patches) * share;
+    const double of_patch = (std::max(computing(layout, turns, patches), messages.ring.rows) +
+                             messages.waiting.rows + messages.hand_on.rows) /
+                                patches +
+                            messages.waiting.patch + messages.hand_on.patch + messages.latents;
+    const double known = turns * least_computing + waiting(patches) * share_of_blocks(layout, false);
+    least += std::max({steady * of_stage + filling(layout, messages, turns, patches), steady * of_patch,
+                       steady * messages.busiest_hop, (steady - 1) * known});
+  }
   const double launch = costs_.machine().launch, passes = passes_of(layout);
   const double first = (alone().launches * passes + messages.merges) * launch + messages.host;
   const double further = alone().per_patch * passes * launch + messages.host;
-  const double host = (first + (1 - warm) * (patches - 1) * further) * turns * share;
-  return alone().evaluations * std::max(warm * of_rows(1) + (1 - warm) * steady, host);
+  // In the last step nothing is sent for a next one.
+  const double unsent = steady > 0 ? patches * messages.host : 0;
+  const double host = (evaluations * first + steady * (patches - 1) * further - unsent) * turns * share;
+  return std::max(least, host);
 }
 
 }  // namespace tessera::plan

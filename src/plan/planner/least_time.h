@@ -13,6 +13,7 @@
 #include "engine/request.h"
 #include "parallel/layout.h"
 #include "parallel/mesh.h"
+#include "parallel/workload.h"
 #include "plan/hardware/operation_costs.h"
 #include "plan/link.h"
 #include "plan/planner/sampled_trace.h"
@@ -30,8 +31,9 @@ class LeastTime {
 
   // Of the denoiser in a request: what one device computes at the best shares of its rates, dealt without
   // loss, the messages that nothing is done beside, and what the hosts launch. In a warm-up stages work one
-  // after the other, and a patch goes through all of them before its next step.
-  double of(const parallel::Layout& layout);
+  // after the other, and a patch goes through all of them before its next step. `least_computing`: what some
+  // rank computes in a steady step at least, where that is known.
+  double of(const parallel::Layout& layout, double least_computing = 0);
 
  private:
   // What a rank exchanges in a step: of stages what they hand on, otherwise what it waits for at once.
@@ -55,6 +57,8 @@ class LeastTime {
   };
   struct Messages {
     Cost waiting{}, ring{}, hand_on{};  // that nothing is done beside, of a ring, and between stages
+    double busiest_hop = 0;             // what a stage hands on, on the slowest link between two of them
+    double latents = 0;                 // from the last stage to the first
     double host = 0;                    // s for which it is busy with them, for each patch
     double merges = 0;                  // kernels that merge what attention gives for parts of the keys
   };
@@ -64,10 +68,15 @@ class LeastTime {
   // Of two ranks on the axis; of a ring as of a gather, which sends as much.
   const Exchanges& exchanges(parallel::Axis axis);
   std::optional<SampledRanks> sample(const parallel::ParallelOptions& wish) const;
-  Messages messages(const parallel::Layout& layout, const parallel::Mesh& mesh);
+  Messages messages(const parallel::Layout& layout, double turns, const parallel::Mesh& mesh);
+  void add_hops(const parallel::Mesh& mesh, double bytes, double turns, Messages& all) const;
   double passes_of(const parallel::Layout& layout);
-  double computing(const parallel::Layout& layout, double patches);
-  // That of the first rank's group; null if there is none, or none with a bandwidth.
+  double computing(const parallel::Layout& layout, double turns, double patches);
+  double of_one_patch(const parallel::Layout& layout, double turns, double patches);
+  double share_of_blocks(const parallel::Layout& layout, bool is_most) const;
+  double filling(const parallel::Layout& layout, const Messages& messages, double turns, double patches);
+  // That of the first rank's group, of a ring its nearest hop; null if there is none, or none with a
+  // bandwidth.
   const Link* link(const parallel::Mesh& mesh, parallel::Axis axis) const;
 
   const engine::Settings& settings_;
@@ -75,6 +84,7 @@ class LeastTime {
   OperationCosts& costs_;
   const std::vector<Link>& links_;
   bool blocks_are_equal_;
+  parallel::Workload workload_;
   Sampler sample_;
   std::optional<Alone> alone_;
   std::map<parallel::Axis, Exchanges> exchanges_;

@@ -1,8 +1,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "core/text.h"
 #include "parallel/mesh.h"
@@ -13,6 +16,10 @@ namespace {
 
 using parallel::ParallelOptions;
 using Unit = Table::Column::Unit;
+
+// Layouts that differ by no more in time and memory are one answer.
+constexpr double kTwin = 1e-3;
+constexpr double kLeastWait = 0.01;  // of a step, whose cause is told
 
 double share(double part, double whole) {
   return whole > 0 ? part / whole : 0;
@@ -33,6 +40,20 @@ double beyond_steady(const Prediction& prediction) {
   return prediction.denoise - prediction.steps * prediction.step_seconds;
 }
 
+// What most of a wait is for, by `seconds` of each cause, as a share of a step: "40 % for the latency of
+// messages".
+std::string cause_of_waiting(const Prediction& prediction, const RankTime& seconds) {
+  const double others = seconds.waiting - seconds.launching - seconds.latency - seconds.sending;
+  const RankTime& step = prediction.step;
+  const std::array<std::tuple<double, double, std::string>, 4> causes = {
+      {{seconds.launching, step.launching, "for hosts that launch kernels and messages"},
+       {seconds.latency, step.latency, "for the latency of messages"},
+       {seconds.sending, step.sending, fmt::format("for {} that each sends", bytes_of(prediction.sent))},
+       {others, step.waiting - step.launching - step.latency - step.sending, "for each other"}}};
+  const auto& [most, all, text] = *std::max_element(causes.begin(), causes.end());
+  return fmt::format("{:.0f} % {}", 100 * share(all, prediction.step_seconds), text);
+}
+
 // Why a layout takes longer than the best: by what the most of its request is lost.
 std::string loss(const Prediction& own, const Prediction& best) {
   const double computing = own.steps * own.step.computing - best.steps * best.step.computing;
@@ -46,13 +67,26 @@ std::string loss(const Prediction& own, const Prediction& best) {
   if (most == first)
     return fmt::format("a steady step takes {}, but its first steps use nothing of earlier ones: they add {}",
                        seconds_of_plan(own.step_seconds), seconds_of_plan(beyond_steady(own)));
-  if (most == waiting)
-    return fmt::format("its ranks wait {:.0f} % of a step, for {} that each sends",
-                       100 * share(own.step.waiting, own.step_seconds), bytes_of(own.sent));
+  if (most == waiting) {
+    const RankTime more{.waiting = own.step.waiting - best.step.waiting,
+                        .launching = own.step.launching - best.step.launching,
+                        .latency = own.step.latency - best.step.latency,
+                        .sending = own.step.sending - best.step.sending};
+    return fmt::format("its ranks wait {:.0f} % of a step, {}",
+                       100 * share(own.step.waiting, own.step_seconds), cause_of_waiting(own, more));
+  }
   const std::string uneven =
       own.imbalance > 1.05 ? fmt::format(", {:.2f} times the mean of all", own.imbalance) : "";
   return fmt::format("its longest rank computes {} a step{}, where the best computes {}",
                      seconds_of_plan(own.step.computing), uneven, seconds_of_plan(best.step.computing));
+}
+
+bool are_twins(const PlannedLayout& a, const PlannedLayout& b) {
+  const auto are_near = [](double x, double y) { return std::abs(x - y) <= kTwin * std::max(x, y); };
+  return a.wish.degrees() == b.wish.degrees() && a.prediction.is_exact == b.prediction.is_exact &&
+         are_near(a.prediction.seconds, b.prediction.seconds) &&
+         are_near(static_cast<double>(a.prediction.most_bytes()),
+                  static_cast<double>(b.prediction.most_bytes()));
 }
 
 }  // namespace
@@ -61,9 +95,12 @@ std::string basis_of(const Machine& machine) {
   const auto found = machine.text.find("calibration");
   if (found == machine.text.end()) return "the rates of a data sheet, which kernels do not reach";
   const auto rows = found->find("rows");
-  return rows == found->end()
-             ? "measurements of the machine"
-             : fmt::format("a fit to {}", counted(static_cast<int64_t>(rows->size()), "measured run"));
+  if (rows != found->end())
+    return fmt::format("a fit to {}", counted(static_cast<int64_t>(rows->size()), "measured run"));
+  const auto timed = found->find("operations"), all = found->find("all_operations");
+  if (all == found->end() || timed == found->end() || *timed >= *all) return "measurements of the machine";
+  return fmt::format("poor measurements of the machine, in which {} of {} operations had time", timed->dump(),
+                     all->dump());
 }
 
 OrderedJson options_json(const PlannedLayout& planned) {
@@ -99,21 +136,27 @@ OrderedJson layout_json(const PlannedLayout& planned) {
     const int64_t stage = mesh.coordinates(rank)[parallel::Axis::kPipeline];
     peaks.push_back(prediction.peak_bytes[static_cast<size_t>(by_rank ? rank : stage)]);
   }
-  return {{"layout", planned.name},
-          {"options", options_json(planned)},
-          {"devices", mesh.world_size()},
-          {"seconds", prediction.seconds},
-          {"step_seconds", prediction.step_seconds},
-          {"encode_seconds", prediction.encode},
-          {"denoise_seconds", prediction.denoise},
-          {"decode_seconds", prediction.decode},
-          {"step_computing_seconds", prediction.step.computing},
-          {"step_waiting_seconds", prediction.step.waiting},
-          {"step_hidden_seconds", prediction.step.hidden},
-          {"imbalance", prediction.imbalance},
-          {"step_sent_bytes", prediction.sent},
-          {"peak_bytes", std::move(peaks)},
-          {"exact", prediction.is_exact}};
+  OrderedJson json = {{"layout", planned.name},
+                      {"options", options_json(planned)},
+                      {"devices", mesh.world_size()},
+                      {"seconds", prediction.seconds},
+                      {"step_seconds", prediction.step_seconds},
+                      {"encode_seconds", prediction.encode},
+                      {"denoise_seconds", prediction.denoise},
+                      {"decode_seconds", prediction.decode},
+                      {"step_computing_seconds", prediction.step.computing},
+                      {"step_waiting_seconds", prediction.step.waiting},
+                      {"step_hidden_seconds", prediction.step.hidden},
+                      {"step_launching_seconds", prediction.step.launching},
+                      {"step_latency_seconds", prediction.step.latency},
+                      {"step_sending_seconds", prediction.step.sending},
+                      {"imbalance", prediction.imbalance},
+                      {"step_sent_bytes", prediction.sent},
+                      {"peak_bytes", std::move(peaks)},
+                      {"exact", prediction.is_exact}};
+  if (planned.layout.displacement)
+    json["displaced_mode"] = parallel::mode_name(planned.layout.displacement->mode);
+  return json;
 }
 
 Table plan_table(const std::vector<PlannedLayout>& layouts) {
@@ -127,9 +170,22 @@ Table plan_table(const std::vector<PlannedLayout>& layouts) {
                {"step_sent", "sent/step", Unit::kBytes},
                {"peak_bytes", "memory", Unit::kBytes},
                {"exact", "result"}});
+  std::vector<std::pair<const PlannedLayout*, int64_t>> rows;  // with the number of its twins
   for (const PlannedLayout& each : layouts) {
+    const auto twin =
+        std::find_if(rows.begin(), rows.end(), [&](const auto& row) { return are_twins(*row.first, each); });
+    if (twin == rows.end()) {
+      rows.emplace_back(&each, 0);
+    } else {
+      ++twin->second;
+    }
+  }
+  for (const auto& [layout, twins] : rows) {
+    const PlannedLayout& each = *layout;
     const Prediction& prediction = each.prediction;
-    table.add({each.name, parallel::Mesh(each.layout.sizes).world_size(), prediction.seconds,
+    const std::string name =
+        twins == 0 ? each.name : fmt::format("{} (and {} more like it)", each.name, twins);
+    table.add({name, parallel::Mesh(each.layout.sizes).world_size(), prediction.seconds,
                prediction.step_seconds, share(prediction.step.computing, prediction.step_seconds),
                share(prediction.step.waiting, prediction.step_seconds), prediction.imbalance,
                static_cast<int64_t>(prediction.sent), prediction.most_bytes(),
@@ -142,14 +198,15 @@ std::vector<std::string> reasons(const Plan& plan) {
   std::vector<std::string> sentences;
   if (plan.best.empty()) return sentences;
   const PlannedLayout& best = plan.best.front();
-  sentences.push_back(
-      fmt::format("{} is the soonest: a step takes {}, of which its longest rank computes {:.0f} % and waits "
-                  "{:.0f} %, and a "
-                  "rank sends {}.",
-                  best.name, seconds_of_plan(best.prediction.step_seconds),
-                  100 * share(best.prediction.step.computing, best.prediction.step_seconds),
-                  100 * share(best.prediction.step.waiting, best.prediction.step_seconds),
-                  bytes_of(best.prediction.sent)));
+  const double waiting = share(best.prediction.step.waiting, best.prediction.step_seconds);
+  sentences.push_back(fmt::format(
+      "{} is the soonest: a step takes {}, of which its longest rank computes {:.0f} % and waits "
+      "{:.0f} %{}, and a rank sends {}.",
+      best.name, seconds_of_plan(best.prediction.step_seconds),
+      100 * share(best.prediction.step.computing, best.prediction.step_seconds), 100 * waiting,
+      waiting > kLeastWait ? fmt::format(" ({})", cause_of_waiting(best.prediction, best.prediction.step))
+                           : "",
+      bytes_of(best.prediction.sent)));
   const auto tell_other = [&](const std::optional<bool>& chosen, const std::optional<double>& other,
                               double seconds, const char* alone, const char* together) {
     if (chosen && !*chosen && other)

@@ -26,7 +26,7 @@ using parallel::ParallelOptions;
 struct Candidate {
   ParallelOptions wish;
   parallel::Layout layout;
-  double least = 0;  // seconds
+  double least = 0;  // seconds of the denoiser
   bool is_costed = false;
 };
 
@@ -159,43 +159,46 @@ class Planner {
     const std::span<Candidate> all(candidates);
     const std::span<Candidate> base = all.first(static_cast<size_t>(first_more - candidates.begin()));
     const std::span<Candidate> more = all.subspan(base.size());
-    size_t next = 0;
     for (size_t wanted = options_.count;; wanted *= 2) {
-      while (next < base.size() && base[next].least <= bar(wanted)) {
-        const size_t end = std::min(next + predictors_.size(), base.size());
-        std::vector<Candidate*> batch;
-        for (; next < end; ++next) batch.push_back(&base[next]);
-        cost(batch);
-      }
-      for (size_t i = 0; i < more.size();) {
-        std::vector<Candidate*> batch;
-        for (; i < more.size() && batch.size() < predictors_.size(); ++i) {
-          if (!more[i].is_costed && std::max(more[i].least, least_of(more[i])) <= bar(wanted))
-            batch.push_back(&more[i]);
-        }
-        cost(batch);
-      }
+      cost_below(base, wanted, [&](const Candidate& each) { return each.least; });
+      cost_below(more, wanted, [&](const Candidate& each) { return least_of(each); });
       std::stable_sort(costed_.begin(), costed_.end(), [](const auto& a, const auto& b) {
         return a.second.prediction.seconds < b.second.prediction.seconds;
       });
       choose(wanted);
-      const bool are_all = next == base.size() && wanted >= costed_.size();
+      const bool are_all =
+          wanted >= costed_.size() &&
+          std::all_of(base.begin(), base.end(), [](const Candidate& each) { return each.is_costed; });
       if (plan_.best.size() >= options_.count || are_all) return;
     }
   }
 
-  // What the same degrees compute with fewer patches; with more they compute no less. Infinite if they were
-  // too slow themselves.
-  double least_of(const Candidate& each) const {
-    double least = std::numeric_limits<double>::infinity();
-    const ParallelOptions degrees = degrees_of(each.wish);
-    for (const auto& [other, planned] : costed_) {
-      const int64_t steps = settings_.steps - planned.layout.warmup_steps - 1;
-      if (other == degrees)
-        least = std::min(
-            least, planned.prediction.step.computing * static_cast<double>(std::max<int64_t>(steps, 0)));
+  // Costs those that can be among so many, of which the denoiser takes `least` at least.
+  void cost_below(std::span<Candidate> candidates, size_t wanted,
+                  const std::function<double(const Candidate&)>& least) {
+    std::vector<Candidate*> batch;
+    for (Candidate& each : candidates) {
+      const double bar = this->bar(wanted);
+      if (each.least > bar) break;  // as those after it
+      if (each.is_costed) continue;
+      if (const double seconds = least(each);
+          seconds > bar || seconds + predictor_.least_ends(each.wish, each.layout) > bar)
+        continue;
+      batch.push_back(&each);
+      if (batch.size() == predictors_.size()) cost(std::exchange(batch, {}));
     }
-    return least;
+    cost(batch);
+  }
+
+  // Where the same degrees with fewer patches were costed, with more they compute no less. Infinite if they
+  // were too slow themselves.
+  double least_of(const Candidate& each) {
+    const ParallelOptions degrees = degrees_of(each.wish);
+    const auto found = std::find_if(costed_.begin(), costed_.end(),
+                                    [&](const auto& other) { return other.first == degrees; });
+    return found == costed_.end()
+               ? std::numeric_limits<double>::infinity()
+               : predictor_.least_seconds(each.layout, found->second.prediction.step.computing);
   }
 
   static ParallelOptions degrees_of(ParallelOptions wish) {
@@ -212,9 +215,12 @@ class Planner {
     std::vector<Prediction> predictions(batch.size());
     in_threads(batch.size(), [&](Predictor& predictor, size_t i) {
       predictions[i] = predictor.predict_denoiser(batch[i]->layout);
-      predictor.choose_ends(batch[i]->wish, batch[i]->layout, predictions[i]);
     });
-    for (size_t i = 0; i < batch.size(); ++i) keep(*batch[i], std::move(predictions[i]));
+    // Many layouts have the same ends, which one predictor remembers.
+    for (size_t i = 0; i < batch.size(); ++i) {
+      predictor_.choose_ends(batch[i]->wish, batch[i]->layout, predictions[i]);
+      keep(*batch[i], std::move(predictions[i]));
+    }
   }
 
   // Does so much work, in a thread for each predictor.
@@ -311,10 +317,12 @@ class Planner {
       planned.wish = wishes[i];
       planned.layout = parallel::resolve_layout(planned.wish, workload_, std::nullopt);
       planned.prediction = predictor.predict_denoiser(planned.layout);
-      predictor.choose_ends(planned.wish, planned.layout, planned.prediction);
       predictor.add_memory(planned.layout, planned.prediction);
-      planned.name = name_of(planned.wish, planned.layout);
     });
+    for (PlannedLayout& planned : plan_.obvious) {
+      predictor_.choose_ends(planned.wish, planned.layout, planned.prediction);
+      planned.name = name_of(planned.wish, planned.layout);
+    }
   }
 
   // Each method alone, and with CFG parallelism.

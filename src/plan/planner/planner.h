@@ -62,14 +62,16 @@ std::vector<Link> links_of_machine(const Machine& machine, int64_t devices,
                                    const std::optional<std::string>& kind = std::nullopt,
                                    std::optional<double> gb_per_s = std::nullopt);
 
-// What the times of a plan rest on: "measurements of the machine".
+// What the times of a plan rest on: "measurements of the machine", "poor measurements ..." where a
+// calibration had too little time.
 std::string basis_of(const Machine& machine);
 
 // The options that ask for a layout, and the layout with what is predicted of it, `peak_bytes` by rank.
 OrderedJson options_json(const PlannedLayout& planned);
 OrderedJson layout_json(const PlannedLayout& planned);
 
-// A row for each layout.
+// A row for each layout but those that are like one before: as exact, of as many devices, with the same
+// seconds and memory within a thousandth. These are counted.
 Table plan_table(const std::vector<PlannedLayout>& layouts);
 
 // Why the first wins and why the obvious ones lose, a sentence each.

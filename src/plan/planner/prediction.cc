@@ -180,10 +180,20 @@ std::vector<MeasuredRun::Piece> Predictor::pieces(const parallel::Layout& layout
 void Predictor::add_memory(const parallel::Layout& layout, Prediction& prediction) const {
   prediction.peak_bytes.clear();
   const int64_t steps = steps_to_trace(settings_, layout);
+  const bool are_all = all_differ(layout);
   std::vector<size_t> stands_for;
-  for (const int64_t rank : representatives(layout, all_differ(layout), stands_for))
+  std::map<std::vector<int64_t>, int64_t> between;  // by the kinds of a stage's blocks
+  for (const int64_t rank : representatives(layout, are_all, stands_for)) {
+    const std::vector<int64_t> kinds = are_all ? std::vector<int64_t>{} : kinds_between(layout, rank, equal_);
+    const auto known = between.find(kinds);
+    if (known != between.end()) {
+      prediction.peak_bytes.push_back(known->second);
+      continue;
+    }
     prediction.peak_bytes.push_back(
         trace_rank(settings_, model_, layout, rank, steps, {.names_roles = false}).peak_bytes());
+    if (!kinds.empty()) between[kinds] = prediction.peak_bytes.back();
+  }
 }
 
 void Predictor::add_ends(const parallel::Layout& layout, Prediction& prediction) {
@@ -193,13 +203,26 @@ void Predictor::add_ends(const parallel::Layout& layout, Prediction& prediction)
   prediction.seconds = prediction.denoise + prediction.encode + prediction.decode;
 }
 
+// Of the other ways that the wish leaves open.
+const Predictor::Ends& Predictor::other_ends(const parallel::ParallelOptions& wish,
+                                             const parallel::Layout& layout) {
+  parallel::Layout other = layout;
+  if (!wish.text_encoder_parallel) other.text_encoder_parallel = !layout.text_encoder_parallel;
+  if (!wish.vae_parallel) other.vae_parallel = !layout.vae_parallel;
+  return ends(other);
+}
+
+double Predictor::least_ends(const parallel::ParallelOptions& wish, const parallel::Layout& layout) {
+  const Ends& own = ends(layout);
+  if (parallel::Mesh(layout.sizes).size(parallel::kReplicaAxes) == 1) return own.encode + own.decode;
+  const Ends& others = other_ends(wish, layout);
+  return std::min(own.encode, others.encode) + std::min(own.decode, others.decode);
+}
+
 void Predictor::choose_ends(parallel::ParallelOptions& wish, parallel::Layout& layout,
                             Prediction& prediction) {
   if (parallel::Mesh(layout.sizes).size(parallel::kReplicaAxes) > 1) {
-    parallel::Layout other = layout;
-    if (!wish.text_encoder_parallel) other.text_encoder_parallel = !layout.text_encoder_parallel;
-    if (!wish.vae_parallel) other.vae_parallel = !layout.vae_parallel;
-    const Ends own = ends(layout), others = ends(other);
+    const Ends own = ends(layout), others = other_ends(wish, layout);
     const double least = kLeastGain * (prediction.denoise + own.encode + own.decode);
     const auto choose = [&](std::optional<bool>& of_wish, bool& of_layout, double here, double there,
                             std::optional<double>& not_chosen) {
@@ -222,8 +245,8 @@ Prediction Predictor::predict(const parallel::Layout& layout) {
   return prediction;
 }
 
-double Predictor::least_seconds(const parallel::Layout& layout) {
-  return least_.of(layout);
+double Predictor::least_seconds(const parallel::Layout& layout, double least_computing) {
+  return least_.of(layout, least_computing);
 }
 
 }  // namespace tessera::plan

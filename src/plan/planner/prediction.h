@@ -58,13 +58,16 @@ class Predictor {
   std::vector<MeasuredRun::Piece> pieces(const parallel::Layout& layout);
 
   // Seconds below which the denoiser cannot be in the layout (plan/planner/least_time.h).
-  double least_seconds(const parallel::Layout& layout);
+  double least_seconds(const parallel::Layout& layout, double least_computing = 0);
+  // Of encoding and decoding in the soonest ways that `wish` leaves open.
+  double least_ends(const parallel::ParallelOptions& wish, const parallel::Layout& layout);
 
  private:
   struct Ends {
     double encode = 0, decode = 0;
   };
   const Ends& ends(const parallel::Layout& layout);
+  const Ends& other_ends(const parallel::ParallelOptions& wish, const parallel::Layout& layout);
   Schedule ends_schedule(const parallel::Layout& layout);
   SampledRanks sample(const parallel::Layout& layout);
   // Of `ranks`, with all repeats.

@@ -77,6 +77,12 @@ Range stage_of(const parallel::Layout& layout, int64_t rank, int64_t blocks) {
              : Range{0, blocks};
 }
 
+std::vector<int64_t> kinds_of(const parallel::Layout& layout, int64_t rank,
+                              const std::vector<int64_t>& equal) {
+  const Range own = stage_of(layout, rank, static_cast<int64_t>(equal.size()));
+  return {equal.begin() + own.begin, equal.begin() + own.end()};
+}
+
 bool is_first_of_stage(const parallel::Layout& layout, int64_t rank) {
   const parallel::PerAxis place = parallel::Mesh(layout.sizes).coordinates(rank);
   return std::all_of(parallel::kAllAxes.begin(), parallel::kAllAxes.end(), [&](parallel::Axis axis) {
@@ -120,6 +126,14 @@ std::vector<int64_t> equal_blocks(const engine::Settings& settings, const engine
   for (const std::string& each : signatures)
     equal.push_back(std::find(signatures.begin(), signatures.end(), each) - signatures.begin());
   return equal;
+}
+
+std::vector<int64_t> kinds_between(const parallel::Layout& layout, int64_t rank,
+                                   const std::vector<int64_t>& equal) {
+  const int64_t stages = layout.sizes[parallel::Axis::kPipeline];
+  const int64_t stage = stages > 2 && !equal.empty() ? parallel::Ranks(rank, layout).pipeline.rank : 0;
+  if (stage == 0 || stage + 1 == stages) return {};
+  return kinds_of(layout, rank, equal);
 }
 
 std::vector<int64_t> copies_of(const std::vector<Repeat>& repeats, size_t events) {
@@ -185,8 +199,7 @@ SampledTrace SampledTraces::of(int64_t rank) {
     return {trace_rank(without_decoding(settings_), model_, layout_, rank, steps_,
                        {.names_roles = false, .encodes = false, .blocks = nullptr}),
             {}};
-  const Range own = stage_of(layout_, rank, static_cast<int64_t>(equal_.size()));
-  const std::vector<int64_t> kinds(equal_.begin() + own.begin, equal_.begin() + own.end());
+  const std::vector<int64_t> kinds = kinds_of(layout_, rank, equal_);
   std::map<int64_t, int64_t> counts;  // by kind
   for (const int64_t kind : kinds) ++counts[kind];
   const auto repeats = [&](const Sample& sample) {
@@ -194,9 +207,8 @@ SampledTrace SampledTraces::of(int64_t rank) {
     for (const auto& [kind, block] : sample.first) times[block] = counts.at(kind);
     return repeats_of(sample.trace, sample.blocks, times);
   };
-  const int64_t stage = parallel::Ranks(rank, layout_).pipeline.rank;
-  const bool is_between = stage > 0 && stage + 1 < layout_.sizes[parallel::Axis::kPipeline];
-  if (!is_between || !layout_.rank_shares.empty() || !is_first_of_stage(layout_, rank)) {
+  if (kinds_between(layout_, rank, equal_).empty() || !layout_.rank_shares.empty() ||
+      !is_first_of_stage(layout_, rank)) {
     Sample sample = run(rank, kinds);
     std::vector<Repeat> of_sample = repeats(sample);
     return {std::move(sample.trace), std::move(of_sample)};

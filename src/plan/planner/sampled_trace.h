@@ -19,6 +19,11 @@ namespace tessera::plan {
 // A model whose blocks do not divide (a U-Net) has none that count as equal: the list is empty.
 std::vector<int64_t> equal_blocks(const engine::Settings& settings, const engine::Model& model);
 
+// The kinds of the blocks of a stage that lies between others, in their order, by equal_blocks(): two such
+// stages of a layout with the same kinds do the same. Empty for any other rank.
+std::vector<int64_t> kinds_between(const parallel::Layout& layout, int64_t rank,
+                                   const std::vector<int64_t>& equal);
+
 // Events of a rank that happen so often, one after the other.
 struct Repeat {
   size_t begin = 0, end = 0;
