@@ -51,7 +51,7 @@ struct EngineOptions {
 class TESSERA_API Engine {
  public:
   // Reads the headers of all weights, but no weights. Throws Error: kInput for a model that cannot run.
-  explicit Engine(EngineOptions options = {}, World world = {});
+  explicit Engine(const EngineOptions& options = {}, const World& world = {});
   ~Engine();
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) noexcept;

@@ -73,7 +73,7 @@ parallel::Layout Engine::State::layout_for(std::span<const engine::Settings> req
   return parallel::resolve_layout(parallel, engine::workload(requests, engine.model()), world.size());
 }
 
-Engine::Engine(EngineOptions options, World world)
+Engine::Engine(const EngineOptions& options, const World& world)
     : state_(std::make_unique<State>(options, world.connections_->world)) {}
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;

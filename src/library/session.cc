@@ -60,7 +60,7 @@ void Session::drop(Id id) {
 }
 
 SavedRun Session::save(Id id) {
-  return SavedRun(std::make_unique<SavedRun::State>(state_->session.value().save(id)));
+  return SavedRun(std::unique_ptr<SavedRun::State>(new SavedRun::State{state_->session.value().save(id)}));
 }
 
 }  // namespace tessera
