@@ -6,7 +6,7 @@
 Every ratio is the time of the later build divided by that of the earlier one: the median over rounds, the minimum and the
 maximum. The models have random weights and the real shapes of PixArt-Sigma-XL and the SDXL VAE, as in bench/compare.py. Parts:
 a step of the denoiser (with prompts of 25 and of 300 tokens), the decoder, whole commands, and steps of two ranks with each
-method, one thread per rank. TESSERA_MAX_ISA (core/cpu.h) limits the instruction set of both builds.
+method, one thread per rank. TESSERA_MAX_ISA (core/host.h) limits the instruction set of both builds.
 """
 import argparse
 import json

@@ -31,7 +31,7 @@ Z_IMAGE_TOKENS = (25, 8)  # with the chat template
 KLEIN_TOKENS = 512  # with padding, as its pipeline has it
 
 
-# The settings of the libraries for each TESSERA_MAX_ISA (core/cpu.cc), for diffusers, which ignores that variable.
+# The settings of the libraries for each TESSERA_MAX_ISA (core/host.cc), for diffusers, which ignores that variable.
 CAPS = {"avx2": ("avx2", "AVX2", "AVX2"), "avx512": ("avx512", "AVX512_CORE", "AVX512"),
         "avx512_bf16": ("avx512", "AVX512_CORE_BF16", "AVX512")}
 

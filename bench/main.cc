@@ -12,7 +12,7 @@
 #include "bench/second.h"
 #include "bench/video.h"
 #include "bench/worker.h"
-#include "core/cpu.h"
+#include "core/host.h"
 #include "core/tensor_heap.h"
 
 int main(int argc, char** argv) {

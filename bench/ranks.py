@@ -8,7 +8,7 @@ runs without guidance unless --guidance-scale is above 1, or of Open-Sora 1.2, w
 runs the command with one rank and with each method, so that ratios are of runs of the same round. The bytes of the report are
 printed next to the closed forms of docs/parallel.md. "apart" shows what the machine allows: as many simultaneous runs of one rank as
 there are ranks, which share no work. A single rank is pinned to its share of the cores, like each of several. TESSERA_MAX_ISA
-(core/cpu.h) limits the instruction set of all runs.
+(core/host.h) limits the instruction set of all runs.
 """
 import argparse
 import dataclasses

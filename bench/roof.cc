@@ -7,7 +7,7 @@
 #include <iostream>
 #include <string_view>
 
-#include "core/cpu.h"
+#include "core/host.h"
 #include "kernels/kernel.h"
 #include "kernels/tile_gemm.h"
 

@@ -25,8 +25,13 @@ int main(int argc, char** argv) try {
       std::cerr << "step " << done << " of " << total << '\n';
   };
   const tessera::Result result = engine.generate(request, observer);
-  if (world.rank() == 0) std::ofstream(argv[2], std::ios::binary) << tessera::encode_png(result.images.at(0));
-  return 0;
+  if (world.rank() != 0) return 0;
+  std::ofstream file(argv[2], std::ios::binary);
+  file << tessera::encode_png(result.images.at(0));
+  file.close();
+  if (file) return 0;
+  std::cerr << "picture: cannot write " << argv[2] << '\n';
+  return 3;
 } catch (const tessera::Error& error) {
   std::cerr << "picture: " << error.what() << '\n';
   return error.exit_code();

@@ -6,7 +6,7 @@ import textwrap
 TARGET = pathlib.Path(__file__).resolve().parent.parent / "src" / "text" / "html_entities.cc"
 
 CODE = '''// Written by tools/make_html_entities.py.
-#include "text/html_unescape.h"
+#include "text/html_text.h"
 
 #include <charconv>
 #include <unordered_map>

@@ -25,7 +25,7 @@ class TESSERA_API Error : public std::runtime_error {
   ErrorKind kind() const { return kind_; }
   int exit_code() const { return static_cast<int>(kind_); }
   // The message with its fields marked, for front ends that spell their names in their own way
-  // (core/field_name.h); what() has the plain names.
+  // (core/error.h); what() has the plain names.
   const std::string& message() const { return message_; }
 
  private:

@@ -5,8 +5,8 @@
 
 #include "cli/commands.h"
 #include "cli/field_options.h"
-#include "core/cpu.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "core/system_call.h"
 #include "core/tensor_heap.h"
 #include "launch/failure.h"

@@ -9,10 +9,9 @@
 
 #include "cli/field_options.h"
 #include "cli/plan_arguments.h"
-#include "core/cpu.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "core/log.h"
-#include "core/memory_limits.h"
 #include "core/text.h"
 #include "job/job.h"
 #include "launch/aside.h"

@@ -12,7 +12,7 @@
 
 namespace tessera::comm {
 
-// A function of comm/collectives.h, or one that calls such and is told as a whole ("tokens_to_heads"), in a
+// A function of comm/collectives.h, or one that calls such and is recorded as one ("tokens_to_heads"), in a
 // group of several ranks.
 struct CollectiveValues {
   std::string_view name;

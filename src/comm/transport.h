@@ -66,7 +66,8 @@ class Transport {
   virtual void synchronize() {}
 };
 
-// Throws PeerError: "[rank 3] lost: ...", which tells the supervisor of all ranks which one to blame.
+// Throws PeerError: "[rank 3] lost: ...", from which the supervisor of all ranks knows which one failed
+// first.
 [[noreturn]] void lost_peer(int64_t rank, std::string_view why);
 // Throws PeerError for a rank that gave no sign of life for `timeout`: it is stopped, or its host cannot be
 // reached.

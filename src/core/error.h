@@ -1,16 +1,37 @@
-// Errors. `Error` reports what users or the environment cause (a request, a file, a peer); `TESSERA_CHECK`
-// guards against bugs. The library throws; only the command line prints and exits.
+// Errors, and the names of fields in their messages. `Error` reports what users or the environment cause (a
+// request, a file, a peer); `TESSERA_CHECK` guards against bugs. The library throws; only the command line
+// prints and exits.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
-#include "core/field_name.h"
 #include "tessera/error.h"
 
 namespace tessera {
+
+// Code that writes a message names a field of the request; the front end that prints the message spells the
+// name as its users do: `--height` on a command line, `height` in JSON. The second form is for a flag with
+// this value.
+std::string field(std::string_view name);
+std::string field(std::string_view name, bool value);
+
+// How a front end spells a field; `value` is set for a flag with a value.
+using FieldSpelling = std::function<std::string(const std::string& name, std::optional<bool> value)>;
+
+// Returns the message with its fields spelled. By default they are spelled as their names, flags as `name:
+// true`.
+std::string spell(std::string_view message, const FieldSpelling& spelling);
+std::string spell(std::string_view message);
+
+// Returns the names of the fields in a message, each once, in order.
+std::vector<std::string> fields_in(std::string_view message);
 
 // A request, or an option of the program, that cannot be served (exit code 2).
 template <typename... Args>

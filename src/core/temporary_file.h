@@ -10,7 +10,7 @@ namespace tessera {
 
 struct Unfinished;
 
-// What remove_unfinished_files() removes as long as this lives and is not told to forget it.
+// What remove_unfinished_files() removes as long as this object lives and forget() has not been called.
 class UnfinishedName {
  public:
   UnfinishedName() = default;

@@ -14,7 +14,7 @@
 #include <malloc.h>
 #endif
 
-#include "core/memory_limits.h"
+#include "core/host.h"
 
 namespace tessera {
 namespace {

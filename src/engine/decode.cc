@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "comm/collectives.h"
+#include "core/host.h"
 #include "core/log.h"
-#include "core/memory_limits.h"
 #include "engine/overflow.h"
 #include "engine/tiled_decode.h"
 

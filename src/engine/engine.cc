@@ -5,7 +5,7 @@
 #include <exception>
 #include <utility>
 
-#include "core/cpu.h"
+#include "core/host.h"
 #include "core/log.h"
 #include "engine/session.h"
 

@@ -5,8 +5,8 @@
 #include <limits>
 #include <random>
 
-#include "core/cpu.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "engine/denoiser_stage.h"

@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "core/own_path.h"
+#include "core/folders.h"
 
 namespace tessera::engine {
 

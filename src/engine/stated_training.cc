@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "samplers/options.h"
 #include "samplers/schedule.h"
 #include "weights/checkpoint.h"

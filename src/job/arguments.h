@@ -47,7 +47,7 @@ struct GenerateArguments {
   Json given = Json::object();  // the fields of the four that were given, by name
   // The file for others that named the references of videos, without their folders, and those of images.
   std::optional<std::string> names_from = {}, images_from = {};
-  // What a plan told of this run before its ranks started, for the report; null without one.
+  // What a plan predicted of this run before its ranks started, for the report; null without one.
   OrderedJson plan = {};
 };
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/world.h"
-#include "core/field_name.h"
+#include "core/error.h"
 #include "engine/model.h"
 #include "engine/request.h"
 #include "job/arguments.h"
@@ -34,7 +34,7 @@ Job plan_job(const GenerateArguments& arguments, engine::Model model, std::optio
 // Reads the JSON files of the model that the arguments name.
 engine::Model read_model(const GenerateArguments& arguments);
 
-// The line that tells what runs: model, images, sampler, seed, dtype and ranks.
+// The line that says what runs: model, images, sampler, seed, dtype and ranks.
 std::string headline(const Job& job);
 
 // Throws Error(kUsage) unless all output files can be written.

@@ -7,7 +7,6 @@
 #include <system_error>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "core/log.h"
 #include "core/text.h"
 

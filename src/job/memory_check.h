@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/memory_limits.h"
+#include "core/host.h"
 #include "job/job.h"
 #include "plan/memory_need.h"
 

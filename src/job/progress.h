@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/field_name.h"
+#include "core/error.h"
 #include "core/log.h"
 #include "engine/observer.h"
 #include "engine/result.h"

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "comm/world.h"
-#include "core/field_name.h"
+#include "core/error.h"
 #include "job/job.h"
 #include "launch/status.h"
 

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <utility>
 
-#include "core/cache_folder.h"
-#include "core/cpu.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/folders.h"
+#include "core/host.h"
 #include "core/text.h"
 #include "engine/decode.h"
 #include "job/report.h"

@@ -6,7 +6,7 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "core/cpu.h"
+#include "core/host.h"
 
 namespace tessera::kernels {
 

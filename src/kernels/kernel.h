@@ -9,7 +9,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "core/cpu.h"
+#include "core/host.h"
 
 // x86-64-v3 and -v4 as lists of features, because a function with another `arch` could not inline functions
 // that lack it.

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "core/field_name.h"
+#include "core/error.h"
 
 namespace tessera::launch {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/memory_limits.h"
+#include "core/host.h"
 #include "launch/failure.h"
 #include "launch/status.h"
 #include "launch/verdict.h"

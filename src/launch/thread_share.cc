@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "core/cpu.h"
+#include "core/host.h"
 #include "launch/cores.h"
 
 namespace tessera::launch {

@@ -8,7 +8,7 @@
 
 #include "codecs_version.h"
 #include "core/error.h"
-#include "core/own_path.h"
+#include "core/folders.h"
 
 namespace tessera::media {
 namespace {

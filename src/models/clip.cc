@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "ops/activations.h"
 #include "ops/operation.h"
 #include "ops/text_attention.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "core/text.h"
 #include "models/loading.h"
 

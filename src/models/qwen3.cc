@@ -6,7 +6,6 @@
 #include <map>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "nn/rotary.h"
 #include "ops/attention.h"
 #include "ops/operation.h"

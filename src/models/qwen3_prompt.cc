@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "core/log.h"
 
 namespace tessera::models {

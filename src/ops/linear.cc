@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "core/cpu.h"
 #include "core/device.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "kernels/choices.h"
 #include "kernels/gemm.h"
 #include "kernels/tile_gemm.h"

@@ -16,7 +16,7 @@ using tessera::ParallelOptions;
 using tessera::SplitScheme;
 
 const Fields<ParallelOptions>& parallel_fields();
-// Whether check_fields() would accept the numbers, told without an exception or a text.
+// Whether check_fields() would accept the numbers, without an exception or a text.
 bool are_in_range(const ParallelOptions& options);
 
 // The degrees that may be any number of ranks. Guidance has at most two: `use_cfg_parallel`.

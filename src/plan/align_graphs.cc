@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/field_name.h"
 
 namespace tessera::plan {
 namespace {

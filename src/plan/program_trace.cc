@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "core/text.h"
 #include "plan/mlir_location.h"
 #include "plan/program_collectives.h"

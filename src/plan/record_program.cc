@@ -13,7 +13,6 @@
 #include "comm/recording.h"
 #include "core/device.h"
 #include "core/error.h"
-#include "core/field_name.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "engine/local_latents.h"

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "plan/align_graphs.h"
 #include "plan/stablehlo_by_rank.h"
 #include "plan/stablehlo_collectives.h"

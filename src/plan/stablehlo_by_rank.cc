@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "plan/stablehlo_collectives.h"
 #include "plan/stablehlo_lowering.h"
 

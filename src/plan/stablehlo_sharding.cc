@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "core/range.h"
 #include "plan/shardable_graph.h"
 

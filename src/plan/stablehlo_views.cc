@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "plan/stablehlo_lowering.h"
 
 namespace tessera::plan {

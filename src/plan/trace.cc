@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "plan/graph_json.h"
 #include "plan/stablehlo.h"
 #include "plan/trace_json.h"

@@ -6,7 +6,6 @@
 #include <array>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "core/file.h"
 #include "core/text.h"
 #include "plan/program_trace.h"

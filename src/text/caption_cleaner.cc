@@ -6,7 +6,6 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "text/html_text.h"
-#include "text/html_unescape.h"
 #include "text/regex.h"
 #include "text/text_fixer.h"
 #include "text/unicode.h"

@@ -1,5 +1,5 @@
 // Written by tools/make_html_entities.py.
-#include "text/html_unescape.h"
+#include "text/html_text.h"
 
 #include <charconv>
 #include <unordered_map>

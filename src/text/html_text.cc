@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "text/html_unescape.h"
 #include "text/regex.h"
 
 namespace tessera::text {

@@ -1,4 +1,4 @@
-#include "text/html_unescape.h"
+#include "text/html_text.h"
 
 #include <unicode/locid.h>
 #include <unicode/uchar.h>

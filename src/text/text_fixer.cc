@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
-#include "text/html_unescape.h"
+#include "text/html_text.h"
 #include "text/regex.h"
 
 namespace tessera::text {

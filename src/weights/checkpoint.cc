@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "weights/denoiser_file.h"

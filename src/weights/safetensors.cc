@@ -7,7 +7,6 @@
 #include <new>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "core/text.h"

@@ -11,7 +11,6 @@
 
 #include "comm/collectives.h"
 #include "core/error.h"
-#include "core/field_name.h"
 #include "core/log.h"
 #include "engine/tiled_decode.h"
 #include "tests/support/rank_threads.h"

@@ -6,8 +6,8 @@
 
 #include <set>
 
-#include "core/cpu.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "samplers/sampler.h"
 #include "tests/support/generate.h"
 #include "tests/support/tiny_pixart.h"

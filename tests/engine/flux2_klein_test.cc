@@ -2,7 +2,7 @@
 // and what its models and requests may say.
 #include <gtest/gtest.h>
 
-#include "core/field_name.h"
+#include "core/error.h"
 #include "engine/lone_denoiser.h"
 #include "models/flux2.h"
 #include "tests/support/degrees.h"

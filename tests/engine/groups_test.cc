@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "core/cpu.h"
+#include "core/host.h"
 #include "tests/support/generate.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/tiny_pixart.h"

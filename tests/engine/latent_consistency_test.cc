@@ -5,7 +5,6 @@
 #include <fstream>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "tests/support/generate.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/temporary_folder.h"

@@ -6,7 +6,7 @@
 
 #include <limits>
 
-#include "core/field_name.h"
+#include "core/error.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_pixart.h"
 #include "tests/support/tiny_stable_diffusion.h"

@@ -7,7 +7,6 @@
 #include <functional>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "media/still_image.h"
 #include "tests/support/golden.h"
 #include "tests/support/temporary_folder.h"
@@ -65,7 +64,8 @@ TEST(ReferencePictures, AreRefusedAsInDiffusers) {
   EXPECT_EQ(refusal_of("a.png", 64, 512, 16), "accepted");
   EXPECT_EQ(refusal_of("a.png", 63, 512, 16), "3 [a.png] 63 x 512 pixels: sides must be at least 64 pixels");
   EXPECT_EQ(refusal_of("", 64, 63, 16), "2 [image_size] 64 x 63 pixels: sides must be at least 64 pixels");
-  EXPECT_EQ(refusal_of("a.png", 64, 100, 128), "3 [a.png] 64 x 100 pixels: sides must be at least 128 pixels");
+  EXPECT_EQ(refusal_of("a.png", 64, 100, 128),
+            "3 [a.png] 64 x 100 pixels: sides must be at least 128 pixels");
   EXPECT_EQ(refusal_of("a.png", 513, 64, 16),
             "3 [a.png] 513 x 64 pixels: a side may be at most 8 times as long as the other");
 }

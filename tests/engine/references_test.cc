@@ -7,7 +7,6 @@
 #include <fstream>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "core/image.h"
 #include "core/log.h"
 #include "media/video_writer.h"

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <optional>
 
-#include "core/cpu.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "tests/support/golden.h"
 #include "tests/support/temporary_folder.h"
 

@@ -2,7 +2,7 @@
 // what its requests may say.
 #include <gtest/gtest.h>
 
-#include "core/field_name.h"
+#include "core/error.h"
 #include "ops/operation.h"
 #include "tests/support/generate.h"
 #include "tests/support/golden_folder_fixture.h"

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "comm/collectives.h"
-#include "core/cpu.h"
+#include "core/host.h"
 #include "models/autoencoder_kl.h"
 #include "tests/support/peak_memory.h"
 #include "tests/support/rank_threads.h"

@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "core/log.h"
 #include "ops/operation.h"
 #include "tests/support/checkpoint_fixture.h"

@@ -4,7 +4,7 @@
 
 #include <csignal>
 
-#include "core/cpu.h"
+#include "core/host.h"
 
 int main(int argc, char** argv) {
   tessera::cap_libraries();

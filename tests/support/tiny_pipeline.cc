@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "core/field_name.h"
 #include "tests/support/degrees.h"
 #include "tests/support/generate.h"
 #include "tests/support/golden.h"

@@ -9,7 +9,7 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "tests/support/golden.h"
-#include "text/html_unescape.h"
+#include "text/html_text.h"
 
 namespace tessera::text {
 namespace {

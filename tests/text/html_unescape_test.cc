@@ -1,5 +1,5 @@
 // Python 3.11's html.unescape() over numbers on both sides of each of its limits.
-#include "text/html_unescape.h"
+#include "text/html_text.h"
 
 #include <gtest/gtest.h>
 

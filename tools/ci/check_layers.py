@@ -38,7 +38,7 @@ TABLES = {"make_fields"}  # a table is as long as what it lists
 # fields and in texts for users is another thing.
 RANK_WORDS = {"rank", "ranks", "group", "groups", "cut", "cuts", "stage", "stages", "degree", "degrees", "communicator",
               "communicators", "ulysses", "ring", "gather", "collective", "collectives", "world", "mesh"}
-# Messages name fields (core/field_name.h) because only the command line knows which option sets a field.
+# Messages name fields (core/error.h) because only the command line knows which option sets a field.
 OPTION = re.compile(r'"(?:[^"\\]|\\.)*--[a-z](?:[^"\\]|\\.)*"')
 OF_OTHERS = re.compile(r'GroupNorm|group_norm|norm_groups|num_groups|FieldGroup|"(?:[^"\\]|\\.)*"')
 

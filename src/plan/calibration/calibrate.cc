@@ -12,9 +12,8 @@
 #include <map>
 #include <new>
 
-#include "core/cpu.h"
 #include "core/error.h"
-#include "core/memory_limits.h"
+#include "core/host.h"
 #include "core/text.h"
 #include "engine/observer.h"
 #include "launch/signals.h"

@@ -8,10 +8,10 @@
 #include <cctype>
 #include <cerrno>
 
-#include "core/cache_folder.h"
-#include "core/cpu.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/folders.h"
+#include "core/host.h"
 #include "core/system_call.h"
 #include "engine/request.h"
 #include "launch/cores.h"

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "comm/collectives.h"
-#include "core/cpu.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "engine/observer.h"
 #include "launch/cores.h"
 #include "launch/launcher.h"

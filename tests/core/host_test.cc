@@ -1,4 +1,4 @@
-#include "core/cpu.h"
+#include "core/host.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>

@@ -1,10 +1,16 @@
-// The instruction sets of this machine's processor, which of them are used, and the threads that compute on
-// it, which are those of OpenMP for ATen, oneDNN and MKL alike.
+// What the host gives: its processor's instruction sets, of which some are used, the threads that compute on
+// it, which are those of OpenMP for ATen, oneDNN and MKL alike, and its memory.
 //
 // TESSERA_MAX_ISA=avx2|avx512|avx512_bf16 in the environment limits everything, libraries included, to that
 // instruction set, so that any machine can test and time what older processors run. It has no effect on
 // processors other than x86, nor if the processor has less than it names.
 #pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -55,5 +61,24 @@ class ComputesAlone {
  private:
   int before_;
 };
+
+inline constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
+
+struct MemoryLimit {
+  std::string name;                 // "the machine", "the control group /user"
+  uint64_t most = kUnlimited;       // bytes that cannot be exceeded, swap included
+  uint64_t available = kUnlimited;  // bytes that are free now, or can be freed without loss
+};
+
+// Returns all limits that are set. `root` is the folder with /proc and /sys, for tests.
+std::vector<MemoryLimit> memory_limits(const std::filesystem::path& root = "/");
+
+// Returns the memory of the machine, or less if a control group limits it, in bytes. It does not depend on
+// how much of it is in use.
+uint64_t total_memory(const std::filesystem::path& root = "/");
+
+// Returns how many processes of this process's control group the kernel has ended for lack of memory; of the
+// machine where no group counts them.
+uint64_t memory_kills(const std::filesystem::path& root = "/");
 
 }  // namespace tessera

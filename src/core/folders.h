@@ -1,7 +1,9 @@
-// Where this code lies on disk, beside which its models, machines and codecs are found.
+// Folders of this program and of its user: where its code lies, beside which its models, machines and codecs
+// are found, and where it keeps what it can make again.
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 namespace tessera {
@@ -13,5 +15,9 @@ std::filesystem::path own_path();
 // Returns the folders under which things of Tessera may be installed, in the order of a search: that which
 // TESSERA_PREFIX in the environment names, if it does, and the one that holds the folder of own_path().
 std::vector<std::filesystem::path> install_prefixes();
+
+// As the XDG base directory specification says: $XDG_CACHE_HOME/tessera or ~/.cache/tessera; nothing if
+// neither variable is an absolute path. It need not exist.
+std::optional<std::filesystem::path> cache_folder();
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-#include "core/own_path.h"
+#include "core/folders.h"
 
 #include <gtest/gtest.h>
 

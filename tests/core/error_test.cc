@@ -1,8 +1,7 @@
-#include "core/field_name.h"
+#include "core/error.h"
 
 #include <gtest/gtest.h>
 
-#include "core/error.h"
 #include "core/text.h"
 
 namespace tessera {

@@ -1,4 +1,4 @@
-#include "core/own_path.h"
+#include "core/folders.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -28,6 +28,16 @@ std::vector<fs::path> install_prefixes() {
     prefixes.emplace_back(prefix);
   if (const fs::path own = own_path(); !own.empty()) prefixes.push_back(own.parent_path().parent_path());
   return prefixes;
+}
+
+std::optional<std::filesystem::path> cache_folder() {
+  const auto from = [](const char* variable, const char* below) -> std::optional<std::filesystem::path> {
+    const char* const value = std::getenv(variable);
+    if (value == nullptr || !std::filesystem::path(value).is_absolute()) return std::nullopt;
+    return std::filesystem::path(value) / below / "tessera";
+  };
+  const auto own = from("XDG_CACHE_HOME", "");
+  return own ? own : from("HOME", ".cache");
 }
 
 }  // namespace tessera

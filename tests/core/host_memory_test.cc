@@ -1,4 +1,4 @@
-#include "core/memory_limits.h"
+#include "core/host.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
