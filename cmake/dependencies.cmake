@@ -8,6 +8,8 @@ find_package(ICU REQUIRED COMPONENTS uc i18n)
 find_package(GTest)      # for the tests
 find_package(benchmark)  # for bench/
 find_package(Threads REQUIRED)
+# Of Boost, the server takes Beast and Asio, which are headers.
+find_path(BOOST_INCLUDE_DIR boost/beast/http/parser.hpp REQUIRED)
 
 # FFmpeg's libraries, for the codecs. They bring no CMake files.
 set(FFMPEG_FOUND ON)
@@ -24,6 +26,7 @@ foreach(part avformat avcodec swscale avutil)
 endforeach()
 
 add_library(tessera_dependencies INTERFACE)
+target_include_directories(tessera_dependencies SYSTEM INTERFACE ${BOOST_INCLUDE_DIR})
 target_link_libraries(tessera_dependencies INTERFACE libtorch CLI11::CLI11 nlohmann_json::nlohmann_json
                                                      PNG::PNG ICU::i18n ICU::uc Threads::Threads ${CMAKE_DL_LIBS})
 

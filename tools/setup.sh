@@ -14,7 +14,8 @@ commands="c++:build-essential cmake:cmake ninja:ninja-build ccache:ccache groff:
 headers="CLI/CLI.hpp:libcli11-dev nlohmann/json.hpp:nlohmann-json3-dev png.h:libpng-dev unicode/uchar.h:libicu-dev
          libavformat/avformat.h:libavformat-dev libavcodec/avcodec.h:libavcodec-dev libavutil/avutil.h:libavutil-dev
          libswscale/swscale.h:libswscale-dev
-         gloo/config.h:libgloo-dev gtest/gtest.h:libgtest-dev benchmark/benchmark.h:libbenchmark-dev"
+         gloo/config.h:libgloo-dev gtest/gtest.h:libgtest-dev boost/beast.hpp:libboost-dev
+         benchmark/benchmark.h:libbenchmark-dev"
 files=""
 case ${1:-} in
   fuzz)

@@ -1,0 +1,136 @@
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <deque>
+
+#include "serve/http_connection.h"
+
+namespace tessera::serve {
+
+class HttpServer::Impl : public Shared {
+ public:
+  Impl(std::vector<int> listeners, std::vector<Route> routes, Options options)
+      : Shared{std::move(options), Routes(std::move(routes)), [this] { accept_again(); }},
+        ping_timer_(context) {
+    for (const int listener : listeners) {
+      ::fcntl(listener, F_SETFL, ::fcntl(listener, F_GETFL) | O_NONBLOCK);
+      listeners_.emplace_back(context, listener);
+    }
+    for (auto& listener : listeners_) wait_to_accept(listener);
+    ping_later();
+  }
+  ~Impl();
+
+  void drain();
+  void stop() { context.stop(); }
+
+ private:
+  using Listener = net::posix::stream_descriptor;
+
+  void wait_to_accept(Listener& listener);
+  void accept(Listener& listener);
+  void accept_again();
+  void ping_later();
+
+  std::deque<Listener> listeners_;
+  std::vector<Listener*> paused_;  // those that wait until there is room for a connection
+  net::steady_timer ping_timer_;
+};
+
+HttpServer::Impl::~Impl() {
+  // Operations hold connections, and those answers; both go with the context.
+  is_over = true;
+}
+
+void HttpServer::Impl::wait_to_accept(Listener& listener) {
+  listener.async_wait(net::posix::descriptor_base::wait_read, [this, &listener](const ErrorCode& code) {
+    if (!code) accept(listener);
+  });
+}
+
+void HttpServer::Impl::accept(Listener& listener) {
+  for (int i = 0; i < 64; ++i) {  // then others have their turn
+    if (connections.size() >= options.limits.connections) {
+      paused_.push_back(&listener);  // until accept_again()
+      return;
+    }
+    sockaddr_storage address = {};
+    socklen_t length = sizeof address;
+    const int socket = ::accept4(listener.native_handle(), reinterpret_cast<sockaddr*>(&address), &length,
+                                 SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (socket >= 0) {
+      const int family = address.ss_family;
+      std::make_shared<Connection>(*this, Protocol(family, 0), socket)->wait_for_request();
+      continue;
+    }
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+    // There is no descriptor or memory left: a connection that ends gives some back.
+    const auto timer = std::make_shared<net::steady_timer>(context, std::chrono::milliseconds(100));
+    timer->async_wait([this, &listener, timer](const ErrorCode& code) {
+      if (!code && listener.is_open()) wait_to_accept(listener);
+    });
+    return;
+  }
+  wait_to_accept(listener);
+}
+
+void HttpServer::Impl::accept_again() {
+  for (Listener* const listener : std::exchange(paused_, {})) {
+    if (listener->is_open()) wait_to_accept(*listener);
+  }
+}
+
+void HttpServer::Impl::drain() {
+  is_draining = true;
+  ErrorCode ignored;
+  for (auto& listener : listeners_) listener.close(ignored);
+  for (Connection* const connection : std::vector(connections.begin(), connections.end())) {
+    if (connection->is_idle()) connection->close();
+  }
+}
+
+void HttpServer::Impl::ping_later() {
+  ping_timer_.expires_after(duration_of(options.limits.ping_time));
+  ping_timer_.async_wait([this](const ErrorCode& code) {
+    if (code) return;
+    for (Connection* const stream : std::vector(streams.begin(), streams.end())) {
+      if (streams.contains(stream)) stream->ping();
+    }
+    ping_later();
+  });
+}
+
+HttpServer::HttpServer(std::vector<int> listeners, std::vector<Route> routes, Options options)
+    : impl_(std::make_unique<Impl>(std::move(listeners), std::move(routes), std::move(options))) {}
+HttpServer::~HttpServer() = default;
+
+void HttpServer::run() {
+  impl_->context.run();
+}
+void HttpServer::stop() {
+  impl_->stop();
+}
+void HttpServer::drain() {
+  impl_->drain();
+}
+void HttpServer::post(std::function<void()> call) {
+  net::post(impl_->context, std::move(call));
+}
+void HttpServer::after(std::chrono::nanoseconds time, std::function<void()> call) {
+  const auto timer = std::make_shared<net::steady_timer>(impl_->context, time);
+  timer->async_wait([timer, call = std::move(call)](const ErrorCode& code) {
+    if (!code) call();
+  });
+}
+size_t HttpServer::connections() const {
+  return impl_->connections.size();
+}
+size_t HttpServer::streams() const {
+  return impl_->streams.size();
+}
+
+}  // namespace tessera::serve
