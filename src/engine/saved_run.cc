@@ -3,10 +3,15 @@
 #include <ATen/Functions.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
 #include <sstream>
 
 #include "comm/collectives.h"
+#include "core/error.h"
+#include "core/json.h"
 #include "engine/phases.h"
+#include "weights/safetensors.h"
 
 namespace tessera::engine {
 namespace {
@@ -77,6 +82,116 @@ std::optional<DenoiseState> take_up(RunContext& run, const SavedRun& saved) {
     run.noise = state->noise;
   });
   return state;
+}
+
+namespace {
+
+constexpr const char* kRun = "run";  // of the metadata
+
+// "history.0", "history.1", ...
+void put(std::map<std::string, at::Tensor>& tensors, const std::string& name,
+         const std::vector<at::Tensor>& values) {
+  for (size_t i = 0; i < values.size(); ++i) tensors[fmt::format("{}.{}", name, i)] = values[i];
+}
+
+std::vector<at::Tensor> get(const std::map<std::string, at::Tensor>& tensors, const std::string& name) {
+  std::vector<at::Tensor> values;
+  for (auto found = tensors.find(name + ".0"); found != tensors.end();
+       found = tensors.find(fmt::format("{}.{}", name, values.size())))
+    values.push_back(found->second);
+  return values;
+}
+
+at::Tensor tensor_of(const Image& image) {
+  const at::Tensor tensor = at::empty({image.height, image.width, 3}, at::kByte);
+  std::copy(image.pixels.begin(), image.pixels.end(), tensor.mutable_data_ptr<uint8_t>());
+  return tensor;
+}
+
+// The noise of a run's pictures, whose generators only count once they have their states.
+Noise noise_of(const std::vector<Settings>& requests) {
+  std::vector<Noise::Share> shares;
+  for (const Settings& each : requests) shares.push_back({*each.request.seed, each.pictures()});
+  return Noise(shares);
+}
+
+// Whether the state is one between two steps of these requests.
+bool fits(const DenoiseState& state, const std::vector<Settings>& requests) {
+  const models::LatentShape& latents = requests.front().latents;
+  const at::Tensor& z = state.latents;
+  if (!z.defined() || z.dim() < 4 || z.size(-1) != latents.latent_width ||
+      z.size(-2) != latents.latent_height || state.next_step < 0)
+    return false;
+  const auto is_like = [&](const at::Tensor& each) {
+    return each.sizes() == z.sizes() && each.scalar_type() == at::kFloat;
+  };
+  const auto& [history, extra] = state.solver;
+  return is_like(z) && std::all_of(history.begin(), history.end(), is_like) &&
+         std::all_of(extra.begin(), extra.end(), is_like);
+}
+
+}  // namespace
+
+std::string write_saved_run(const SavedRun& saved) {
+  weights::FileContents contents;
+  OrderedJson run = {
+      {"group", saved.group}, {"step_seconds", saved.step_seconds}, {"requests", OrderedJson::array()}};
+  for (const Settings& each : saved.requests)
+    run["requests"].push_back(write_fields(request_fields(), each.request));
+  if (saved.denoising) {
+    const DenoiseState& state = *saved.denoising;
+    run["next_step"] = state.next_step;
+    contents.tensors["latents"] = state.latents;
+    put(contents.tensors, "history", state.solver.history);
+    put(contents.tensors, "extra", state.solver.extra);
+    put(contents.tensors, "generator", state.noise.states());
+    put(contents.tensors, "done", saved.latents);
+    for (size_t i = 0; i < saved.images.size(); ++i)
+      contents.tensors[fmt::format("image.{}", i)] = tensor_of(saved.images[i]);
+  }
+  contents.metadata[kRun] = run.dump();
+  return weights::write_safetensors(contents);
+}
+
+SavedRun read_saved_run(std::string_view bytes, const Model& model, const std::string& where) {
+  const weights::FileContents contents = weights::read_safetensors(bytes, where);
+  const auto text = contents.metadata.find(kRun);
+  if (text == contents.metadata.end()) input_error(where, "is no saved run");
+  SavedRun saved;
+  try {
+    const Json run = parse_json(text->second, where);
+    for (const Json& each : run.at("requests"))
+      saved.requests.push_back(resolve(read_fields(request_fields(), each), model));
+    saved.group = run.at("group").get<size_t>();
+    saved.step_seconds = run.at("step_seconds").get<std::vector<double>>();
+    if (!run.contains("next_step")) return saved;
+    saved.denoising.emplace();
+    saved.denoising->next_step = run.at("next_step").get<int64_t>();
+  } catch (const Json::exception& error) {
+    input_error(where, "is no saved run: {}", error.what());
+  }
+  if (saved.requests.empty()) input_error(where, "is a saved run without requests");
+  DenoiseState& state = *saved.denoising;
+  state.solver = {.history = get(contents.tensors, "history"), .extra = get(contents.tensors, "extra")};
+  if (const auto latents = contents.tensors.find("latents"); latents != contents.tensors.end())
+    state.latents = latents->second;
+  if (!fits(state, saved.requests)) input_error(where, "the latents are not those of a run of this model");
+  state.noise = noise_of(saved.requests);
+  const std::vector<at::Tensor> generators = get(contents.tensors, "generator"), fresh = state.noise.states();
+  const auto is_state = [](const at::Tensor& a, const at::Tensor& b) {
+    return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type();
+  };
+  if (!std::equal(generators.begin(), generators.end(), fresh.begin(), fresh.end(), is_state))
+    input_error(where, "the generators are not those of the requests");
+  state.noise.set_states(generators);
+  saved.latents = get(contents.tensors, "done");
+  for (const at::Tensor& pixels : get(contents.tensors, "image")) {
+    if (pixels.dim() != 3 || pixels.size(2) != 3 || pixels.scalar_type() != at::kByte)
+      input_error(where, "a picture has the shape of none");
+    const auto* const first = pixels.const_data_ptr<uint8_t>();
+    saved.images.push_back({pixels.size(0), pixels.size(1), {first, first + pixels.numel()}});
+  }
+  return saved;
 }
 
 }  // namespace tessera::engine

@@ -7,6 +7,8 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/image.h"
@@ -24,5 +26,11 @@ struct SavedRun {
   std::vector<Image> images;              // of them, unless the observer has taken them
   std::vector<double> step_seconds;
 };
+
+// Returns a saved run as bytes: safetensors, whose metadata has the requests as JSON and the numbers.
+std::string write_saved_run(const SavedRun& saved);
+// Reads such bytes, on any machine. The requests are resolved for `model`, which must be that of the run.
+// Throws Error(kInput), with `where` in the message, for bytes that are no run or one of other shapes.
+SavedRun read_saved_run(std::string_view bytes, const Model& model, const std::string& where);
 
 }  // namespace tessera::engine

@@ -1,5 +1,7 @@
 #include "weights/safetensors.h"
 
+#include <ATen/Functions.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -154,8 +156,11 @@ TensorFileHeader parse_safetensors(std::span<const std::byte> file, uint64_t fil
   return header;
 }
 
-void write_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
+namespace {
+
+// Returns what stands before the data of tensors, which follow in the order of their names.
+std::string write_header(const std::map<std::string, at::Tensor>& tensors,
+                         const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t end = 0;
@@ -168,15 +173,41 @@ void write_safetensors(const std::filesystem::path& path, const std::map<std::st
   std::string text = header.dump(-1, ' ', true, Json::error_handler_t::replace);
   text.append((8 - text.size() % 8) % 8, ' ');  // keeps the data aligned
   const uint64_t header_bytes = text.size();
+  return std::string(reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes)) + text;
+}
 
+}  // namespace
+
+void write_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
   AtomicFile file(path);
-  file.write(std::as_bytes(std::span(&header_bytes, 1)));
-  file.write(text);
+  file.write(write_header(tensors, metadata));
   for (const auto& [key, tensor] : tensors) {
     const at::Tensor plain = tensor.to(at::kCPU).contiguous();
     file.write({static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()});
   }
   file.commit();
+}
+
+std::string write_safetensors(const FileContents& contents) {
+  std::string bytes = write_header(contents.tensors, contents.metadata);
+  for (const auto& [key, tensor] : contents.tensors) {
+    const at::Tensor plain = tensor.to(at::kCPU).contiguous();
+    bytes.append(static_cast<const char*>(plain.const_data_ptr()), plain.nbytes());
+  }
+  return bytes;
+}
+
+FileContents read_safetensors(std::string_view bytes, const std::string& where) {
+  const TensorFileHeader header = parse_safetensors(std::as_bytes(std::span(bytes)), bytes.size(), where);
+  FileContents contents{.tensors = {}, .metadata = header.metadata};
+  for (const auto& [key, entry] : header.tensors) {
+    const at::Tensor tensor = at::empty(entry.shape, at::dtype(entry.dtype));
+    std::memcpy(tensor.mutable_data_ptr(), bytes.data() + header.data_offset + entry.begin,
+                entry.end - entry.begin);
+    contents.tensors.emplace(key, tensor);
+  }
+  return contents;
 }
 
 }  // namespace tessera::weights

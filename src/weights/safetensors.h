@@ -9,6 +9,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "weights/tensor_file.h"
 
@@ -27,6 +28,18 @@ class SafetensorsFile : public TensorFile {
   // Throws Error(kInput) for anything that parse_safetensors refuses.
   explicit SafetensorsFile(const std::filesystem::path& path) : TensorFile(path, parse_safetensors) {}
 };
+
+// What such a file holds.
+struct FileContents {
+  std::map<std::string, at::Tensor> tensors;
+  std::map<std::string, std::string> metadata;
+};
+
+// Returns the bytes of a file with these tensors, of any device, made contiguous.
+std::string write_safetensors(const FileContents& contents);
+// Reads such bytes; the tensors are copies on the CPU. Throws Error(kInput) for anything that
+// parse_safetensors() refuses.
+FileContents read_safetensors(std::string_view bytes, const std::string& where);
 
 // Writes tensors of any device, made contiguous, by AtomicFile. Throws Error(kUsage) if the path cannot be
 // written.

@@ -11,6 +11,7 @@
 #include "samplers/sampler.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/tiny_pixart.h"
+#include "weights/safetensors.h"
 
 namespace tessera::engine {
 namespace {
@@ -155,6 +156,9 @@ TEST(Session, TakesUpWhatWasSavedWithEverySampler) {
       const SavedRun saved = saved_after(first, {}, settings, calls);
       EXPECT_EQ(saved.denoising ? saved.denoising->next_step : -1, calls - 1);
       EXPECT_TRUE(equal(resumed(second, {}, saved), whole)) << sampler.short_name << ", " << calls;
+      const SavedRun read = read_saved_run(write_saved_run(saved), tiny(), "bytes");
+      EXPECT_TRUE(equal(resumed(second, {}, read), whole))
+          << sampler.short_name << ", " << calls << ", as bytes";
     }
   }
 }
@@ -192,6 +196,26 @@ TEST_P(SessionOfRanks, TakesUpWhatWasSavedInAnyLayout) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, SessionOfRanks, ::testing::Range<size_t>(0, exact_ways().size()));
 
+// A part of the bytes and other bytes are refused, whatever they lack.
+TEST(Session, RefusesBytesThatAreNoSavedRun) {
+  Engine engine(tiny(), kNoLimit);
+  const std::string bytes = write_saved_run(saved_after(engine, {}, request_of(5, "unipc"), 3));
+  for (size_t length = 0; length < bytes.size(); length += 97)
+    EXPECT_THROW(read_saved_run(bytes.substr(0, length), tiny(), "bytes"), Error) << length;
+  weights::FileContents contents = weights::read_safetensors(bytes, "bytes");
+  for (const char* const name : {"latents", "history.0", "generator.0"}) {
+    weights::FileContents damaged = contents;
+    damaged.tensors[name] = damaged.tensors[name].narrow(0, 0, 0);
+    EXPECT_THROW(read_saved_run(weights::write_safetensors(damaged), tiny(), "bytes"), Error) << name;
+  }
+  for (const char* const text :
+       {"", "{}", "[]", R"({"requests": [], "group": 0, "step_seconds": [], "next_step": 1})",
+        R"({"requests": [{"height": "x"}], "group": 0, "step_seconds": []})"}) {
+    contents.metadata["run"] = text;
+    EXPECT_THROW(read_saved_run(weights::write_safetensors(contents), tiny(), "bytes"), Error) << text;
+  }
+}
+
 // Groups of pictures that are done are saved with the run.
 TEST(Session, TakesUpARunOfSeveralGroups) {
   Request request = tiny_request(256, 256, 3);
@@ -203,7 +227,7 @@ TEST(Session, TakesUpARunOfSeveralGroups) {
   for (const int64_t calls : {2, 3, 4}) {
     const SavedRun saved = saved_after(engine, {}, settings, calls);
     EXPECT_EQ(saved.group, calls < 3 ? 0U : 1U);
-    const Result result = resumed(engine, {}, saved);
+    const Result result = resumed(engine, {}, read_saved_run(write_saved_run(saved), tiny(), "bytes"));
     EXPECT_TRUE(equal(result, whole)) << calls;
     EXPECT_EQ(result.step_seconds.size(), whole.step_seconds.size()) << calls;  // no step was taken twice
   }
