@@ -176,9 +176,9 @@ std::optional<std::string> decode_base64(std::string_view text) {
       ++padding;
       continue;
     }
-    const int value = values[static_cast<unsigned char>(c)];
+    const int8_t value = values[static_cast<unsigned char>(c)];
     if (value < 0 || padding > 0) return std::nullopt;
-    bits = (bits << 6 | static_cast<uint32_t>(value)) & 0xffffff;
+    bits = (bits << 6 | static_cast<uint8_t>(value)) & 0xffffff;
     ++digits;
     if ((count += 6) >= 8) result += static_cast<char>(bits >> (count -= 8) & 0xff);
   }
