@@ -103,7 +103,7 @@ std::vector<at::Tensor> get(const std::map<std::string, at::Tensor>& tensors, co
 }
 
 at::Tensor tensor_of(const Image& image) {
-  const at::Tensor tensor = at::empty({image.height, image.width, 3}, at::kByte);
+  at::Tensor tensor = at::empty({image.height, image.width, 3}, at::kByte);
   std::copy(image.pixels.begin(), image.pixels.end(), tensor.mutable_data_ptr<uint8_t>());
   return tensor;
 }
@@ -111,6 +111,7 @@ at::Tensor tensor_of(const Image& image) {
 // The noise of a run's pictures, whose generators only count once they have their states.
 Noise noise_of(const std::vector<Settings>& requests) {
   std::vector<Noise::Share> shares;
+  shares.reserve(requests.size());
   for (const Settings& each : requests) shares.push_back({*each.request.seed, each.pictures()});
   return Noise(shares);
 }

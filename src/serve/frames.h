@@ -1,0 +1,61 @@
+// Messages between the processes of a server, over socket pairs. What is large goes through shared memory.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/system_call.h"
+
+namespace tessera::serve {
+
+struct Frame {
+  std::string text;  // JSON
+  std::string data;  // bytes that belong to it, as pixels
+
+  bool operator==(const Frame&) const = default;
+};
+
+// One end of a pair. Neither end waits for the other but in read(), so that one that has stopped holds up
+// nobody. Not thread-safe.
+class FrameSocket {
+ public:
+  // Takes over the descriptor, one of make_pair() or one that another process was given.
+  explicit FrameSocket(Descriptor socket);
+  // Two ends, which are closed by exec().
+  static std::pair<Descriptor, Descriptor> make_pair();
+
+  // Sends a frame, or keeps it for flush() if the other end has not read those before. Throws Error(kPeer) if
+  // the other end is closed, and Error(kMemory) if there is no shared memory.
+  void send(const Frame& frame);
+  // Sends what was kept, as far as the other end reads. Returns whether nothing is left.
+  bool flush();
+  bool has_unsent() const { return !unsent_.empty(); }
+
+  // Returns the next frame, or nothing if none comes within `wait`. Throws Error(kPeer) at the end of the
+  // stream and for what is no frame.
+  std::optional<Frame> read(std::chrono::milliseconds wait = std::chrono::milliseconds(0));
+
+  int descriptor() const { return socket_.number(); }
+
+ private:
+  struct Packet {
+    std::string bytes;
+    Descriptor memory = Descriptor();  // of a frame that is not in `bytes`
+  };
+  static Packet packet_of(const Frame& frame);
+  bool send_packet(const Packet& packet);
+
+  Descriptor socket_;
+  std::deque<Packet> unsent_;
+};
+
+// Passes a descriptor to the process at the other end, and takes one that has been passed; -1 if none has.
+// Both throw Error(kPeer) if the other end is closed.
+void send_descriptor(int socket, int descriptor);
+Descriptor receive_descriptor(int socket);
+
+}  // namespace tessera::serve
