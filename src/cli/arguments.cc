@@ -7,12 +7,10 @@
 #include <map>
 #include <memory>
 
+#include "cli/command_texts.h"
 #include "cli/commands.h"
-#include "cli/completion.h"
 #include "cli/field_options.h"
-#include "cli/manual_page.h"
 #include "cli/run_plan.h"
-#include "cli/unknown_option.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "engine/find_model.h"
@@ -114,20 +112,15 @@ const Fields<MeshArguments>& mesh_fields() {
 }
 
 void add_generate_options(FieldOptions& options) {
-  const auto all = [](const FieldInfo&) { return true; };
-  FieldList fields;
-  append(fields, job::run_fields(), all);
-  append(fields, engine::request_fields(), all);
-  append(fields, parallel::parallel_fields(), all);
-  append(fields, job::message_fields(), all);
-  options.add(std::move(fields), {"prompt", "model", "output", "height", "width", "num_inference_steps",
-                                  "guidance_scale", "seed", "negative_prompt"});
+  options.add(fields_of(job::run_fields(), engine::request_fields(), parallel::parallel_fields(),
+                        job::message_fields()),
+              {"prompt", "model", "output", "height", "width", "num_inference_steps", "guidance_scale",
+               "seed", "negative_prompt"});
 }
 
 // A mesh takes the degrees, and what the shares of a model depend on.
 void add_mesh_options(FieldOptions& options) {
-  FieldList fields;
-  append(fields, mesh_fields(), [](const FieldInfo&) { return true; });
+  FieldList fields = fields_of(mesh_fields());
   append(fields, engine::request_fields(), [](const FieldInfo& info) {
     return info.name == "height" || info.name == "width" || info.name == "num_frames" || info.name == "dtype";
   });
@@ -137,122 +130,20 @@ void add_mesh_options(FieldOptions& options) {
 }
 
 void add_compare_options(FieldOptions& options) {
-  const auto all = [](const FieldInfo&) { return true; };
-  FieldList fields;
-  append(fields, plan::sizes_fields(), all);
-  append(fields, compare_fields(), all);
-  options.add(std::move(fields));
+  options.add(fields_of(plan::sizes_fields(), compare_fields()));
 }
 
 void add_calibrate_options(FieldOptions& options) {
-  FieldList fields;
-  append(fields, calibrate_fields(), [](const FieldInfo&) { return true; });
-  options.add(std::move(fields));
+  options.add(fields_of(calibrate_fields()));
 }
 
 // A trace takes what says which operations run. Its ranks are traced, not simulated.
 void add_trace_options(FieldOptions& options) {
-  FieldList fields;
-  const auto all = [](const FieldInfo&) { return true; };
-  append(fields, trace_fields(), all);
+  FieldList fields = fields_of(trace_fields(), engine::request_fields());
   append(fields, job::run_fields(), [](const FieldInfo& info) { return info.group == FieldGroup::kModel; });
-  append(fields, engine::request_fields(), all);
   append(fields, parallel::parallel_fields(),
          [](const FieldInfo& info) { return info.name != "simulate_ranks"; });
   options.add(std::move(fields));
-}
-
-// The words that CLI11 parses, and the values that stand in them by their places.
-struct Words {
-  std::vector<std::string> words;
-  Values values;
-
-  void add_value(std::string value) {
-    words.push_back(std::to_string(values.size()));
-    values.push_back(std::move(value));
-  }
-};
-
-// Refuses a word that would be a prompt though it is hardly meant as one, as in `--use-cfg-parallel 2` and
-// `--negative-prompt blue green`. `flag` or `option` is what stands right before it, where it does; `others`
-// says whether there are prompts elsewhere.
-void refuse_stray(const std::string& word, const std::string& flag, const std::string& option, bool others) {
-  if (word == "-")
-    usage_error(field("prompt"), "a lone - is no prompt; {} - reads prompts from standard input",
-                field("prompt_file"));
-  for (const std::string_view dash : {"\u2014", "\u2013", "\u2012", "\u2212"}) {
-    if (word.starts_with(dash) && std::isalpha(static_cast<unsigned char>(word[dash.size()])) != 0 &&
-        word.find(' ') == std::string::npos)
-      usage_error(field("prompt"),
-                  "'{}' begins with a dash that is none of the keyboard; options begin with --",
-                  printable(word));
-  }
-  static const std::vector<std::string> switches = {"true", "false", "yes", "no", "on", "off"};
-  const bool is_setting =
-      std::find(switches.begin(), switches.end(), word) != switches.end() || list_length({word}, 0) == 1;
-  if (!flag.empty() && is_setting)
-    usage_error(flag, "takes no value, got '{}'; a prompt that looks like a value goes first", word);
-  const bool is_single_word = !word.empty() && word.find(' ') == std::string::npos;
-  if (!option.empty() && others && is_single_word) {
-    usage_error(option,
-                "takes one value; '{}' after it would be one more prompt: put quotes round a text of several "
-                "words, and all prompts in one place",
-                printable(word));
-  }
-}
-
-// Folds '_' to '-' in names of options, splits `--name=value`, `-oVALUE` and `-qo`, and takes values out: the
-// word after an option that takes a value, whatever it looks like, and every word that does not begin with
-// '-'.
-Words take_values_out(std::vector<std::string> arguments, const CLI::App& command,
-                      const FieldOptions& options) {
-  Words result = {.words = {arguments[0]}, .values = {}};
-  bool only_prompts = false, has_prompts = false;
-  std::string flag, value_of;  // the flag or the option with a value that was read last
-  for (size_t i = 1; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (only_prompts || argument == "-" || !argument.starts_with("-")) {
-      if (!only_prompts && command.get_name() == "generate")
-        refuse_stray(argument, flag, value_of, has_prompts);
-      has_prompts = true;
-      flag.clear();
-      value_of.clear();
-      result.add_value(argument);
-      continue;
-    }
-    if (argument == "--") {
-      only_prompts = true;
-      continue;
-    }
-    const bool is_short = !argument.starts_with("--");
-    const size_t equals = argument.find('=');
-    std::string name = argument.substr(0, is_short ? 2 : equals);
-    std::replace(name.begin(), name.end(), '_', '-');
-    const CLI::Option* option = command.get_option_no_throw(name);
-    if (!option) refuse_unknown_option(command, argument.substr(0, equals));
-    std::optional<std::string> value;
-    if (equals == name.size()) value = argument.substr(equals + 1);
-    const bool takes_value = option->get_items_expected_max() > 0;
-    const bool has_more = is_short && !value && argument.size() > name.size();
-    if (has_more && takes_value) value = argument.substr(name.size());
-    if (value && !takes_value) usage_error(name, "takes no value, got '{}'", printable(*value));
-    result.words.push_back(name);
-    (takes_value ? value_of : flag) = name;
-    (takes_value ? flag : value_of).clear();
-    if (!takes_value) {
-      if (has_more) arguments[i--].erase(1, 1);  // the next letter is another option
-    } else if (value) {
-      result.add_value(*value);
-    } else if (const size_t length = options.takes_list(name) ? list_length(arguments, i + 1) : 0;
-               length > 0) {
-      const auto first = arguments.begin() + static_cast<int64_t>(i) + 1;
-      result.add_value(fmt::format("{}", fmt::join(first, first + static_cast<int64_t>(length), " ")));
-      i += length;
-    } else if (i + 1 < arguments.size()) {
-      result.add_value(arguments[++i]);
-    }
-  }
-  return result;
 }
 
 // The command must be the first word.
@@ -275,42 +166,30 @@ void check_command(const CLI::App& app, const std::vector<std::string>& argument
               printable(word));
 }
 
-job::GenerateArguments generate_arguments(const FieldOptions& options, const Values& values) {
-  Json given = options.given(engine::request_fields(), values);
-  given.update(options.given(parallel::parallel_fields(), values));
-  given.update(options.given(job::run_fields(), values));
-  given.update(options.given(job::message_fields(), values));
+job::GenerateArguments generate_arguments(const FieldOptions& options) {
+  Json given = options.given(engine::request_fields());
+  given.update(options.given(parallel::parallel_fields()));
+  given.update(options.given(job::run_fields()));
+  given.update(options.given(job::message_fields()));
   require_plan_options(given);
   return job::make_arguments(std::move(given));
 }
 
-// Places in the values.
-struct ModelsPlaces {
-  std::optional<size_t> model, config, variant;
-  bool json = false;
-};
-
-void add_models_options(CLI::App& models, ModelsPlaces& places) {
-  const auto add = [&](const std::string& name, std::optional<size_t>& place, const FieldInfo& info) {
-    models.add_option(name, place, help_of(info))->type_name(info.unit);
-  };
-  add("MODEL", places.model, job::model_info());
-  add(option_name(job::config_info().name), places.config, job::config_info());
-  add(option_name(job::variant_info().name), places.variant, job::variant_info());
-  models.add_flag("--json", places.json, "Print JSON");
+void add_models_options(FieldOptions& options) {
+  FieldList fields;
+  append(fields, models_fields(), [](const FieldInfo& info) { return info.name != "model"; });
+  options.add_operand(models_fields().front());
+  options.add(std::move(fields));
 }
 
-ModelsArguments models_arguments(const ModelsPlaces& places, const Values& values) {
-  const auto value = [&](std::optional<size_t> place) {
-    return place ? std::optional(values.at(*place)) : std::nullopt;
-  };
-  return {value(places.model), value(places.config), value(places.variant), places.json};
+ModelsArguments models_arguments(const FieldOptions& options) {
+  return options.read(models_fields());
 }
 
-MeshArguments mesh_arguments(const FieldOptions& options, const Values& values) {
-  MeshArguments arguments = options.read(mesh_fields(), values);
-  arguments.parallel = options.read(parallel::parallel_fields(), values);
-  arguments.request = options.read(engine::request_fields(), values);
+MeshArguments mesh_arguments(const FieldOptions& options) {
+  MeshArguments arguments = options.read(mesh_fields());
+  arguments.parallel = options.read(parallel::parallel_fields());
+  arguments.request = options.read(engine::request_fields());
   arguments.request.prompts = {""};
   const engine::Request& request = arguments.request;
   if (!arguments.model && (request.height || request.width || request.video.num_frames || request.dtype))
@@ -318,79 +197,50 @@ MeshArguments mesh_arguments(const FieldOptions& options, const Values& values) 
   return arguments;
 }
 
-CompareArguments compare_arguments(const FieldOptions& options, const Values& values) {
-  CompareArguments arguments = options.read(compare_fields(), values);
-  arguments.sizes = plan::resolve(options.read(plan::sizes_fields(), values));
+CompareArguments compare_arguments(const FieldOptions& options) {
+  CompareArguments arguments = options.read(compare_fields());
+  arguments.sizes = plan::resolve(options.read(plan::sizes_fields()));
   if (arguments.json && arguments.csv) usage_error("--csv", "and --json are two forms; leave one out");
   return arguments;
 }
 
-CalibrateArguments calibrate_arguments(const FieldOptions& options, const Values& values) {
-  return options.read(calibrate_fields(), values);
+CalibrateArguments calibrate_arguments(const FieldOptions& options) {
+  return options.read(calibrate_fields());
 }
 
-TraceArguments trace_arguments(const FieldOptions& options, const Values& values) {
-  TraceArguments arguments = options.read(trace_fields(), values);
-  Json given = options.given(engine::request_fields(), values);
-  given.update(options.given(parallel::parallel_fields(), values));
-  Json run = options.given(job::run_fields(), values);
-  for (const FieldInfo& own : trace_fields()) run.erase(own.name);
-  given.update(run);
+TraceArguments trace_arguments(const FieldOptions& options) {
+  TraceArguments arguments = options.read(trace_fields());
+  Json given = options.given(engine::request_fields());
+  given.update(options.given(parallel::parallel_fields()));
+  given.update(options.given(job::run_fields()));
   arguments.run = job::make_arguments(std::move(given));
   return arguments;
-}
-
-// What CLI11 says is "--seed: 1 required N missing", or "--output: At Most 1 required but received 2".
-[[noreturn]] void refuse_mismatch(const CLI::ArgumentMismatch& error, const std::string& command) {
-  const std::string what = error.what();
-  const bool is_twice = what.find("received") != std::string::npos;
-  usage_error(what.substr(0, what.find(':')), "{}; see tessera {} --help",
-              is_twice ? "is given more than once" : "needs a value", command);
-}
-
-// Has CLI11 parse the words. Returns the text that they ask for, if they do.
-std::optional<ShowText> parse_words(CLI::App& app, const CLI::App& command, std::vector<std::string> words,
-                                    const Values& values) {
-  std::reverse(words.begin(), words.end());  // CLI11 expects the words in reverse
-  try {
-    app.parse(words);
-  } catch (const CLI::CallForHelp&) {
-    return ShowText{app.help()};
-  } catch (const CLI::CallForVersion&) {
-    return ShowText{"tessera " TESSERA_VERSION "\n"};
-  } catch (const CLI::ExtrasError&) {
-    usage_error(printable(values.at(std::stoul(command.remaining().front()))),
-                "one argument too many; see tessera {} --help", command.get_name());
-  } catch (const CLI::ArgumentMismatch& error) {
-    refuse_mismatch(error, command.get_name());
-  } catch (const CLI::ParseError& error) {
-    usage_error("command line", "{}; see tessera {} --help", error.what(), command.get_name());
-  }
-  return std::nullopt;
 }
 
 // A command of the program: its options, and what their values mean.
 struct Subcommand {
   CLI::App* app;
   std::unique_ptr<FieldOptions> options;
-  std::function<Command(const Values&)> read = {};
+  std::function<Command()> read = {};
 };
 
 class CommandLine {
  public:
   CommandLine() : app_("Tessera: parallel inference for diffusion models.", "tessera") {
-    app_.set_version_flag("--version", "tessera " TESSERA_VERSION, "Print the version");
+    app_.set_version_flag("--version", "tessera " TESSERA_VERSION "\n", "Print the version");
     app_.require_subcommand(1);
     app_.footer(kMainFooter);
     app_.get_formatter()->column_width(kHelpColumn);
     add_of_fields("generate", "Generate images or videos from text prompts", kGenerateFooter,
                   add_generate_options, generate_arguments);
-    add_models();
+    add_of_fields("models", "List the models that ship, or describe a checkpoint and say whether it can run",
+                  kModelsFooter, add_models_options, models_arguments);
     add_of_fields("mesh", "Show how ranks are grouped for given degrees", kMeshFooter, add_mesh_options,
                   mesh_arguments);
     add_of_fields("trace", "Record what each rank of a run would do, without weights", kTraceFooter,
                   add_trace_options, trace_arguments);
-    add_analyze();
+    add_of_fields("analyze", "Show what is in a trace, or estimate the time of a model on a machine",
+                  kAnalyzeFooter, add_analyze_options, analyze_arguments);
     add_of_fields("plan", "Find the layouts in which devices finish a request soonest", kPlanFooter,
                   add_plan_options, plan_arguments);
     add_of_fields("compare", "Compare parallel methods by formula", kCompareFooter, add_compare_options,
@@ -403,15 +253,14 @@ class CommandLine {
   Command parse(const std::vector<std::string>& arguments) {
     if (arguments.empty()) return ShowText{app_.help()};
     check_command(app_, arguments);
-    const auto found = std::find_if(commands_.begin(), commands_.end(), [&](const Subcommand& each) {
+    const auto command = std::find_if(commands_.begin(), commands_.end(), [&](const Subcommand& each) {
       return each.app->get_name() == arguments[0];
     });
-    const bool is_general = found == commands_.end();  // --help or --version
-    const CLI::App& app = is_general ? app_ : *found->app;
-    auto [words, values] =
-        take_values_out(arguments, app, is_general ? *commands_.front().options : *found->options);
-    if (const auto text = parse_words(app_, app, std::move(words), values)) return *text;
-    return found->read(values);
+    if (command == commands_.end())
+      return ShowText{general_.parse(arguments).value()};  // --help or --version
+    if (const auto help = command->options->parse({arguments.begin() + 1, arguments.end()}))
+      return ShowText{*help};
+    return command->read();
   }
 
  private:
@@ -424,28 +273,10 @@ class CommandLine {
   // Adds a command whose options are all from tables of fields.
   template <typename Arguments>
   void add_of_fields(const std::string& name, const std::string& description, const char* footer,
-                     void (*add_options)(FieldOptions&),
-                     Arguments (*read)(const FieldOptions&, const Values&)) {
+                     void (*add_options)(FieldOptions&), Arguments (*read)(const FieldOptions&)) {
     Subcommand& command = add(name, description, footer);
     add_options(*command.options);
-    command.read = [&options = *command.options, read](const Values& values) {
-      return read(options, values);
-    };
-  }
-
-  void add_models() {
-    Subcommand& models =
-        add("models", "List the models that ship, or describe a checkpoint and say whether it can run",
-            kModelsFooter);
-    add_models_options(*models.app, models_places_);
-    models.read = [this](const Values& values) { return models_arguments(models_places_, values); };
-  }
-
-  void add_analyze() {
-    Subcommand& analyze =
-        add("analyze", "Show what is in a trace, or estimate the time of a model on a machine", "");
-    analyze_.emplace(*analyze.app);
-    analyze.read = [this](const Values& values) { return analyze_->read(values); };
+    command.read = [&options = *command.options, read] { return read(options); };
   }
 
   void add_commands_of_texts() {
@@ -454,32 +285,28 @@ class CommandLine {
     completion.app->add_option("SHELL", shell_, fmt::format("{}", fmt::join(completion_shells(), ", ")))
         ->type_name("")
         ->required();
-    completion.read = [this](const Values& values) {
-      return ShowText{completion_script(app_, completions(), printable(values.at(shell_.value())))};
-    };
-    add("man", "Print the manual page", kManualFooter).read = [this](const Values& /*values*/) {
-      return ShowText{manual_page(app_)};
-    };
+    completion.read = [this] { return ShowText{completion_script(app_, completions(), printable(shell_))}; };
+    add("man", "Print the manual page", kManualFooter).read = [this] { return ShowText{manual_page(app_)}; };
   }
 
   std::map<std::string, CommandCompletion> completions() const {
     std::map<std::string, CommandCompletion> all;
-    for (const Subcommand& each : commands_) all[each.app->get_name()].choices = each.options->choices();
+    for (const Subcommand& each : commands_) all[each.app->get_name()].options = each.options.get();
     const CompletionValues files{.files = true};
-    all["generate"].first = all["generate"].others = all["trace"].first = all["trace"].others = files;
+    for (const char* const name : {"generate", "trace"}) all[name].first = all[name].others = files;
     CompletionValues models = files;
     for (const auto& model : engine::shipped_models()) models.words.push_back(model.filename().string());
     all["models"].first = all["models"].others = models;
-    all["analyze"] = analyze_->completion();
+    all["analyze"].first.words = analyze_subjects();
+    all["analyze"].others = files;
     all["completion"].first.words = completion_shells();
     return all;
   }
 
   CLI::App app_;
+  FieldOptions general_{app_};
   std::deque<Subcommand> commands_;
-  ModelsPlaces models_places_;
-  std::optional<AnalyzeOptions> analyze_;
-  std::optional<size_t> shell_;
+  std::string shell_;
 };
 
 }  // namespace

@@ -1,5 +1,4 @@
-// Parses the command line. Dashes and underscores are the same in the names of options, so that xDiT's
-// spelling works too.
+// The commands' arguments, and the command line that gives them.
 #pragma once
 
 #include <optional>
@@ -7,8 +6,6 @@
 #include <variant>
 #include <vector>
 
-#include "cli/analyze_arguments.h"
-#include "cli/plan_arguments.h"
 #include "engine/request.h"
 #include "job/arguments.h"
 #include "plan/sizes.h"
@@ -37,6 +34,36 @@ struct TraceArguments {
   std::optional<std::string> rank;       // a number, or "all"
   std::optional<std::string> output;
   bool cache = true, graph = false, json = false, quiet = false;
+};
+
+struct AnalyzeArguments {
+  std::string what;  // "hardware", a view of a trace (plan/trace_views.h), or "report"
+  // Files: one for a view, any number for hardware, one or more for a report.
+  std::vector<std::string> traces;
+  std::optional<int64_t> rank;        // of a view, or of hardware
+  std::optional<std::string> output;  // of a report
+  std::string machine;  // a file, or the name of a machine that ships; may be empty for a report
+  std::optional<std::string> dtype, link;
+  std::optional<double> link_gb_per_s;
+  int64_t dies = 1;
+  int64_t top = 15;  // rows of a table of operators for people; 0 for all
+  int64_t num_frames = 0, height = 0, width = 0, batch = 2;
+  std::optional<int64_t> num_inference_steps;
+  bool json = false, csv = false;
+};
+
+struct PlanArguments {
+  // Degrees ask for the prediction of their layout, instead of a search.
+  job::GenerateArguments run;
+  std::optional<int64_t> devices;
+  std::string machine;  // a file, or the name of a machine that ships
+  std::optional<std::string> link;
+  std::optional<double> link_gb_per_s;
+  std::optional<double> memory_limit;  // GiB of a device
+  std::string max_staleness = "any";   // "none", "any", or a number of steps
+  std::optional<int64_t> images;
+  std::optional<double> requests_per_minute;  // at a server
+  bool json = false;
 };
 
 struct CompareArguments {
@@ -70,8 +97,9 @@ struct ShowText {
 using Command = std::variant<job::GenerateArguments, ModelsArguments, MeshArguments, TraceArguments,
                              AnalyzeArguments, PlanArguments, CompareArguments, CalibrateArguments, ShowText>;
 
-// `arguments` lacks the program's name. Throws Error(kUsage) with one line that names the option and the
-// valid values; for an unknown option or command it names the nearest known one.
+// `arguments` lacks the program's name. Dashes and underscores are the same in the names of options, so that
+// xDiT's spelling works too. Throws Error(kUsage) with one line that names the option and the valid values;
+// for an unknown option or command it names the nearest known one.
 Command parse_arguments(const std::vector<std::string>& arguments);
 
 }  // namespace tessera::cli

@@ -1,8 +1,14 @@
 // The commands: each runs with its arguments and prints what it finds.
 #pragma once
 
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "cli/arguments.h"
+#include "cli/field_options.h"
 #include "comm/world.h"
+#include "plan/machine.h"
 
 namespace tessera::cli {
 
@@ -11,14 +17,17 @@ namespace tessera::cli {
 // engine::Cancelled.
 int run_generate(const job::GenerateArguments& arguments);
 
-// Runs as one of several ranks that a launcher has started. The command line of rank 0 counts, whatever the
-// others have; only --timeout, --interface and --no-shared-memory are read by each rank for itself. Ends the
-// process.
-[[noreturn]] void run_generate_as_rank(const std::vector<std::string>& words, const comm::Rendezvous& place);
+// Runs as one of several ranks that a launcher has started. `arguments` gives those of this rank's command
+// line, or throws what is wrong with it. That of rank 0 counts, whatever the others have; only --timeout,
+// --interface and
+// --no-shared-memory are read by each rank for itself. Ends the process.
+[[noreturn]] void run_generate_as_rank(const std::function<job::GenerateArguments()>& arguments,
+                                       const comm::Rendezvous& place);
 
 // Prints what is in a checkpoint and whether it can run, or, without a model, those that ship. Returns 0 when
 // it can, 3 when not. Throws Error(kInput) when the folder is no checkpoint at all.
 int run_models(const ModelsArguments& arguments);
+const Fields<ModelsArguments>& models_fields();  // the first is an operand
 
 // Prints the groups of each axis and the coordinates of each rank. Throws Error(kUsage) when the product of
 // the degrees is not --world.
@@ -29,8 +38,23 @@ const Fields<TraceArguments>& trace_fields();
 // Throws Error.
 void run_trace(const TraceArguments& arguments);
 
+extern const char* const kAnalyzeFooter;
+std::vector<std::string> analyze_subjects();
+void add_analyze_options(FieldOptions& options);
+AnalyzeArguments analyze_arguments(const FieldOptions& options);
+
 // Prints the analysis. Throws Error(kInput) for a machine file that is wrong or lacks what is asked for.
 void run_analyze(const AnalyzeArguments& arguments);
+
+extern const char* const kPlanFooter;
+void add_plan_options(FieldOptions& options);
+PlanArguments plan_arguments(const FieldOptions& options);
+
+// Chooses what the arguments leave open and the machine tells: the device, and the dtype.
+void take_from_machine(PlanArguments& arguments, const plan::Machine& machine);
+
+// Prints the soonest layouts, what the given one takes, or how a server deals its devices. Throws Error.
+void run_plan(const PlanArguments& arguments);
 
 const Fields<CompareArguments>& compare_fields();  // beside the sizes
 

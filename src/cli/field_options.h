@@ -1,4 +1,5 @@
-// Makes options of a command from tables of fields, and spells fields as the command line does.
+// Makes options of a command from tables of fields, has CLI11 parse them, and spells fields as the command
+// line does.
 #pragma once
 
 #include <map>
@@ -10,7 +11,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace tessera::cli {
 
@@ -24,9 +26,6 @@ std::string option_name(const std::string& field, std::optional<bool> value = st
 // Returns the words that give these fields: "--use-cfg-parallel --ulysses-degree 4".
 std::string options_text(const OrderedJson& fields);
 
-// Returns the description of an option with the values that it allows, in lines.
-std::string help_of(const FieldInfo& info);
-
 // Fields of several tables.
 using FieldList = std::vector<const FieldInfo*>;
 
@@ -38,12 +37,14 @@ void append(FieldList& list, const Fields<Struct>& fields, const Wants& wants) {
   }
 }
 
-// The values of a command line: prompts, and the values of options. CLI11 gets the place of a value here
-// instead of the value, so that it reads nothing that a user writes as an option, a list or a separator.
-using Values = std::vector<std::string>;
+template <typename... Structs>
+FieldList fields_of(const Fields<Structs>&... tables) {
+  FieldList list;
+  (append(list, tables, [](const FieldInfo&) { return true; }), ...);
+  return list;
+}
 
-// Collects the places of values and converts the values after CLI11 is done, so that every error has one
-// form. The app must not outlive this object.
+// The options and operands of a command, and what CLI11 found of them. The app must not outlive this object.
 class FieldOptions {
  public:
   explicit FieldOptions(CLI::App& app) : app_(app) {}
@@ -53,47 +54,46 @@ class FieldOptions {
   // The help shows the fields by their groups, those of one group in the order given; before them those named
   // in `common`, in that order.
   void add(FieldList fields, const std::vector<std::string>& common = {});
+  // Adds a field that is given by words without an option: by one, or by all that are left.
+  void add_operand(const FieldInfo& info);
 
-  // Returns the given options of these fields by their names, unchecked, from `values`, whose places CLI11
-  // got.
+  // Has CLI11 parse the words behind the command's name. Returns the text that they ask for, as --help does,
+  // if any. Throws Error(kUsage).
+  std::optional<std::string> parse(const std::vector<std::string>& arguments);
+
+  // Returns the given options of these fields by their names, unchecked.
   template <typename Struct>
-  Json given(const Fields<Struct>& fields, const Values& values) const {
+  Json given(const Fields<Struct>& fields) const {
     Json all = Json::object();
     for (const FieldInfo& info : fields) {
-      if (Json value = value_of(info, values); !value.is_null()) all[info.name] = std::move(value);
+      if (Json value = value_of(info); !value.is_null()) all[info.name] = std::move(value);
     }
     return all;
   }
   // Throws Error(kUsage).
   template <typename Struct>
-  Struct read(const Fields<Struct>& fields, const Values& values) const {
-    return read_fields(fields, given(fields, values));
+  Struct read(const Fields<Struct>& fields) const {
+    return read_fields(fields, given(fields));
   }
 
-  // Returns whether the option takes a list of numbers. CLI11 would take a prompt after the list as one
-  // more, so the numbers are joined into one word, "14 14".
-  bool takes_list(const std::string& option) const;
-
-  // The values of options that allow only some.
-  const std::map<std::string, std::vector<std::string>>& choices() const { return choices_; }
+  // The field that an option gives; nullptr for --help.
+  const FieldInfo* field_of(const CLI::Option& option) const;
 
  private:
-  struct Given {
-    std::optional<size_t> place;  // in the values
-    std::vector<size_t> places;   // for FieldKind::kTexts
-    std::optional<bool> flag;
-  };
-  void add_value(const FieldInfo& info, const std::string& group, Given& given);
-  void add_flag(const FieldInfo& info, const std::string& group, Given& given);
-  Json value_of(const FieldInfo& info, const Values& values) const;  // null if not given
+  // The arguments in words that CLI11 reads as they are meant.
+  std::vector<std::string> words(const std::vector<std::string>& arguments) const;
+  // Refuses a word that would be a prompt though it is hardly meant as one, as in `--use-cfg-parallel 2` and
+  // `--negative-prompt blue green`.
+  void require_meant_prompts() const;
+  // Names the nearest option, what other programs' option is called here, or what cannot be done yet.
+  [[noreturn]] void refuse_unknown(const std::string& word) const;
+
+  CLI::Option& add_value(const FieldInfo& info, const std::string& names);
+  void add_flag(const FieldInfo& info, const std::string& group);
+  Json value_of(const FieldInfo& info) const;  // null if not given
 
   CLI::App& app_;
-  std::map<std::string, Given> given_;  // by the field's name
-  std::vector<std::string> lists_;      // options
-  std::map<std::string, std::vector<std::string>> choices_;
+  std::map<const CLI::Option*, const FieldInfo*> fields_;
 };
-
-// Returns how many words from `first` on are numbers.
-size_t list_length(const std::vector<std::string>& words, size_t first);
 
 }  // namespace tessera::cli

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include "cli/field_options.h"
 #include "cli/run_plan.h"
 #include "comm/nccl.h"
 #include "core/error.h"
@@ -19,16 +18,10 @@
 namespace tessera::cli {
 namespace {
 
-const job::GenerateArguments& require_generate(const Command& command) {
-  const auto* arguments = std::get_if<job::GenerateArguments>(&command);
-  TESSERA_CHECK(arguments, "not a command line of generate");
-  return *arguments;
-}
-
-// Reads the message options of this rank's command line. Rank 0 reports errors in it to all ranks.
-job::MessageOptions own_message_options(const std::vector<std::string>& words) {
+// The message options of this rank's command line. Rank 0 reports errors in it to all ranks.
+job::MessageOptions own_message_options(const std::function<job::GenerateArguments()>& arguments) {
   try {
-    return require_generate(parse_arguments(words)).messages;
+    return arguments().messages;
   } catch (const Error&) {
     return {};
   }
@@ -64,23 +57,24 @@ int run_generate(const job::GenerateArguments& arguments) {
 }
 
 // Exits without cleanup, which would wait for other ranks.
-void run_generate_as_rank(const std::vector<std::string>& words, const comm::Rendezvous& place) {
+void run_generate_as_rank(const std::function<job::GenerateArguments()>& arguments,
+                          const comm::Rendezvous& place) {
   launch::RankStatus status;
   int exit_code = 0;
   launch::end_at_first_interrupt();
   comm::prepare_nccl();
   const auto read = [&] {
-    const job::GenerateArguments arguments = require_generate(parse_arguments(words));
-    if (arguments.run.dry_run)
+    const job::GenerateArguments own = arguments();
+    if (own.run.dry_run)
       usage_error(
           field("dry_run"),
           "one process prints the plan for all ranks; leave out the launcher, and give --nproc or degrees");
-    refuse_plan_of_ranks(arguments);
-    return job::with_files(arguments);
+    refuse_plan_of_ranks(own);
+    return job::with_files(own);
   };
   try {
     // The launcher may have chosen cores for its ranks already.
-    job::run_as_rank(own_message_options(words), read, place, status, launch::interrupted,
+    job::run_as_rank(own_message_options(arguments), read, place, status, launch::interrupted,
                      launch::all_cores_allowed(), option_name);
   } catch (const job::RefusedByFirst& refused) {
     exit_code = refused.exit_code;

@@ -326,6 +326,15 @@ bool describe_lone_denoiser(const std::optional<std::string>& model, bool as_jso
 
 }  // namespace
 
+const Fields<ModelsArguments>& models_fields() {
+  using M = ModelsArguments;
+  static const Fields<M> fields = {plain_field(&M::model, job::model_info()),
+                                   plain_field(&M::config, job::config_info()),
+                                   plain_field(&M::variant, job::variant_info()),
+                                   plain_field(&M::json, {"json", "Print JSON", FieldGroup::kOutput})};
+  return fields;
+}
+
 int run_models(const ModelsArguments& arguments) {
   if (!arguments.model && !arguments.config && !arguments.variant) return list_shipped(arguments.json);
   if (describe_lone_denoiser(arguments.model, arguments.json)) return static_cast<int>(ErrorKind::kInput);

@@ -2,9 +2,10 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
+#include <optional>
 
 #include "cli/commands.h"
-#include "cli/field_options.h"
 #include "core/error.h"
 #include "core/host.h"
 #include "core/system_call.h"
@@ -17,22 +18,28 @@
 namespace tessera::cli {
 namespace {
 
-// Returns whether the command line only asks for a text, which needs no ranks.
-bool asks_for_text(const std::vector<std::string>& arguments) {
-  try {
-    return std::holds_alternative<ShowText>(parse_arguments(arguments));
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 int dispatch(const std::vector<std::string>& arguments) {
   const bool nothing_asked = arguments.empty();
-  if (!nothing_asked && arguments[0] == "generate" && !asks_for_text(arguments)) {
-    const auto place = launch::read_rank_environment(std::getenv);
-    if (place && place->world_size > 1) run_generate_as_rank(arguments, *place);
+  std::optional<Command> parsed;
+  std::exception_ptr refusal;
+  try {
+    parsed = parse_arguments(arguments);
+  } catch (const Error&) {
+    refusal = std::current_exception();
   }
-  const Command command = parse_arguments(arguments);
+  // Of ranks that a launcher has started, the first tells the others what is wrong with the command line.
+  const bool generates = parsed ? std::holds_alternative<job::GenerateArguments>(*parsed)
+                                : !nothing_asked && arguments[0] == "generate";
+  if (generates) {
+    const auto place = launch::read_rank_environment(std::getenv);
+    const auto given = [&] {
+      if (refusal) std::rethrow_exception(refusal);
+      return std::get<job::GenerateArguments>(*parsed);
+    };
+    if (place && place->world_size > 1) run_generate_as_rank(given, *place);
+  }
+  if (refusal) std::rethrow_exception(refusal);
+  const Command& command = *parsed;
   if (const auto* generate = std::get_if<job::GenerateArguments>(&command)) {
     // One rank alone has nobody to wait for, as in the shell of a scheduler's job: ranks are started here.
     return run_generate(*generate);

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "cli/field_options.h"
-#include "cli/plan_arguments.h"
 #include "core/error.h"
 #include "core/host.h"
 #include "core/log.h"
@@ -169,6 +168,16 @@ std::string summary(const OrderedJson& plan, bool is_chosen, bool is_kept) {
 }
 
 }  // namespace
+
+bool allows_stale(const std::string& text) {
+  if (text == "none") return false;
+  if (text == "any") return true;
+  int64_t steps = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), steps);
+  if (error != std::errc() || end != text.data() + text.size() || steps < 0)
+    usage_error(field("max_staleness"), "must be none, any or a number of steps, got '{}'", printable(text));
+  return steps >= 1;  // no layout works with anything older than one step
+}
 
 void require_plan_options(const Json& given) {
   if (given.contains("max_staleness")) {

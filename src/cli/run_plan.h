@@ -2,9 +2,15 @@
 // that was given takes.
 #pragma once
 
+#include <string>
+
 #include "job/arguments.h"
 
 namespace tessera::cli {
+
+// Whether layouts may work with activations of earlier steps, as a text says it: "none", "any", or a number
+// of steps. Throws Error(kUsage).
+bool allows_stale(const std::string& text);
 
 // Throws Error(kUsage) for options that say the same as --parallel, or need it.
 void require_plan_options(const Json& given);

@@ -283,6 +283,33 @@ def test_the_cap_of_instruction_sets_reaches_the_libraries(box):
     box.refuse(2, "TESSERA_MAX_ISA", "generate", "a cat", "--model", MODEL, env={"TESSERA_MAX_ISA": "avx"})
 
 
+def test_options_are_given_in_every_form(box):
+    """What CLI11 reads otherwise is written anew before it parses the words."""
+    layers = ["--pipefusion-parallel-degree", "2"]
+    for words, settings, output in (
+            (["a", "--num_inference_steps=3", "--negative_prompt=--a_b=c"],
+             {"prompt": ["a"], "num_inference_steps": 3, "negative_prompt": ["--a_b=c"]}, "out.png"),
+            (["a", "--num_inference-steps", "3", "--seed", "4", "--seed=5"], {"num_inference_steps": 3, "seed": 5}, "out.png"),
+            (["--negative-prompt=", "--seed", "3"], None, "at least one prompt"),
+            (["--negative-prompt", "--use_cfg_parallel", "a"], {"negative_prompt": ["--use_cfg_parallel"], "prompt": ["a"]}, "out.png"),
+            (["--prompt", "--seed=3", "b c"], {"prompt": ["--seed=3", "b c"]}, "out-0.png"),
+            (["a", "-qo", "--height.png"], {"prompt": ["a"]}, "--height.png"),
+            (["a", "-qo=x.png"], {}, "x.png"), (["a", "-qox=1.png"], {}, "x=1.png"), (["a", "-o=x.png"], {}, "x.png"),
+            (["a", *layers, "--attn-layer-num-for-pp", "1", "1", "b c"], {"attn_layer_num_for_pp": [1, 1], "prompt": ["a", "b c"]}, "out-0.png"),
+            (["a", *layers, "--attn_layer_num_for_pp=1,1", "b c"], {"attn_layer_num_for_pp": [1, 1], "prompt": ["a", "b c"]}, "out-0.png"),
+            (["++", "--", "-o", "2", "--"], {"prompt": ["++", "-o", "2", "--"]}, "out-0.png"),
+            (["a", "--no-use-resolution-binning", "--use_resolution_binning"], {"use_resolution_binning": True}, "out.png"),
+            (["a", "--use-cfg-parallel=true"], None, "[--use-cfg-parallel] takes no value, got 'true'"),
+            (["a", "-q=3"], None, "[-q] takes no value, got '3'"), (["a", "-qz"], None, "[-z] unknown option"),
+            (["a", "-.5"], None, "[-.5] unknown option"), (["a", "--seed="], None, "got ''"), (["a", "---seed", "3"], None, "[---seed] unknown option")):
+        words = ["generate", "--model", MODEL, "--dry-run", *words]
+        if settings is None:
+            box.refuse(2, output, *words)
+            continue
+        plan = json.loads(box.run(*words).out)
+        assert plan["settings"] | settings == plan["settings"] and plan["outputs"][0] == output, (words, plan)
+
+
 def test_a_shell_completes_commands_options_and_values(box):
     script = box.run("completion", "bash").out
     (box.folder / "image.png").touch()

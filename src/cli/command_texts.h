@@ -1,13 +1,11 @@
-// `tessera completion SHELL`: a script for the completion of command lines.
+// Texts about all commands: scripts that complete command lines, and the manual page.
 #pragma once
 
 #include <map>
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-}
+#include "cli/field_options.h"
 
 namespace tessera::cli {
 
@@ -19,15 +17,20 @@ struct CompletionValues {
   bool files = false;
 };
 
-// What the values of a command's options may be, and the words that are no options.
+// The options of a command, and what the words may be that are none: the first after the command, and others.
 struct CommandCompletion {
-  std::map<std::string, std::vector<std::string>> choices = {};  // by option, of those that allow only some
-  CompletionValues first = {}, others = {};  // the first word after the command, and others
+  const FieldOptions* options = nullptr;
+  CompletionValues first = {}, others = {};
 };
 
 // Returns the script for one of the shells: commands, options, and their values that are few, names of what
-// ships, or files. `app` has all commands; those that are not in `commands` take options alone.
+// ships, or files. `app` has all commands.
 std::string completion_script(const CLI::App& app, const std::map<std::string, CommandCompletion>& commands,
                               const std::string& shell);
+
+// Returns tessera(1) in the man macros of roff: all commands with their options, in the words and the groups
+// of
+// --help. `app` has all commands.
+std::string manual_page(const CLI::App& app);
 
 }  // namespace tessera::cli
