@@ -44,7 +44,7 @@ bench: setup          ## time Tessera against diffusers, and two ranks against o
 
 parity: build         ## compare live with diffusers and transformers, over many configurations
 	@tools/setup.sh python
-	@tools/build.sh release tokenize_lines run_samplers
+	@tools/build.sh release tokenize_lines run_samplers read_pictures
 	@tools/ci/side_by_side.sh ".venv/bin/python -m tools.parity $(BUILD) $(if $(SHORT),--short)" \
 	  ".venv/bin/python tests/tools/check_demo_test.py --quiet" \
 	  $(if $(SHORT),,".venv/bin/python tests/tools/check_video_test.py --quiet" ".venv/bin/python tests/tools/video_model_test.py --quiet")

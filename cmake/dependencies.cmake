@@ -1,4 +1,4 @@
-# Every dependency, found once: `ffmpeg` for the codecs, what the library and the program need behind the one target
+# Every dependency, found once: `codecs` for the module of the codecs, what the library and the program need behind the one target
 # `tessera_dependencies`.
 include(cmake/libtorch.cmake)
 find_package(CLI11 REQUIRED)
@@ -11,17 +11,21 @@ find_package(Threads REQUIRED)
 # Of Boost, the server takes Beast and Asio, which are headers.
 find_path(BOOST_INCLUDE_DIR boost/beast/http/parser.hpp REQUIRED)
 
-# FFmpeg's libraries, for the codecs. They bring no CMake files.
-set(FFMPEG_FOUND ON)
-add_library(ffmpeg INTERFACE)
+# FFmpeg's libraries, which bring no CMake files, and libjpeg, for the codecs.
+find_package(JPEG)
+set(CODECS_FOUND ${JPEG_FOUND})
+add_library(codecs INTERFACE)
+if(JPEG_FOUND)
+  target_link_libraries(codecs INTERFACE JPEG::JPEG)
+endif()
 foreach(part avformat avcodec swscale avutil)
   find_path(${part}_INCLUDE_DIR lib${part}/${part}.h)
   find_library(${part}_LIBRARY ${part})
   if(${part}_INCLUDE_DIR AND ${part}_LIBRARY)
-    target_include_directories(ffmpeg SYSTEM INTERFACE ${${part}_INCLUDE_DIR})
-    target_link_libraries(ffmpeg INTERFACE ${${part}_LIBRARY})
+    target_include_directories(codecs SYSTEM INTERFACE ${${part}_INCLUDE_DIR})
+    target_link_libraries(codecs INTERFACE ${${part}_LIBRARY})
   else()
-    set(FFMPEG_FOUND OFF)
+    set(CODECS_FOUND OFF)
   endif()
 endforeach()
 

@@ -4,13 +4,15 @@
 
 #include "fuzz/check.h"
 #include "media/libav/decoder.h"
+#include "media/libjpeg/jpeg_decoder.h"
 #include "media/video_reader.h"
 
 namespace tessera::media {
 
 // Linked, not loaded.
 const Codecs& codecs() {
-  static const Codecs linked = {.make_encoder = nullptr, .make_decoder = make_decoder};
+  static const Codecs linked = {
+      .make_encoder = nullptr, .make_decoder = make_decoder, .make_jpeg_decoder = make_jpeg_decoder};
   return linked;
 }
 

@@ -13,11 +13,12 @@ torch_version=2.13.0
 commands="c++:build-essential cmake:cmake ninja:ninja-build ccache:ccache groff:groff-base"
 headers="CLI/CLI.hpp:libcli11-dev nlohmann/json.hpp:nlohmann-json3-dev png.h:libpng-dev unicode/uchar.h:libicu-dev
          libavformat/avformat.h:libavformat-dev libavcodec/avcodec.h:libavcodec-dev libavutil/avutil.h:libavutil-dev
-         libswscale/swscale.h:libswscale-dev
+         libswscale/swscale.h:libswscale-dev jpeglib.h:libjpeg62-turbo-dev
          gloo/config.h:libgloo-dev gtest/gtest.h:libgtest-dev boost/beast.hpp:libboost-dev
          benchmark/benchmark.h:libbenchmark-dev"
 files=""
 case ${1:-} in
+  python) commands+=" cjpeg:libjpeg-turbo-progs" ;;
   fuzz)
     commands+=" clang++:clang"
     files="/usr/lib/llvm-14/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a:libclang-rt-14-dev" ;;

@@ -40,7 +40,7 @@ const Codecs& load() {
   if (!symbol) {
     input_error(path,
                 "videos, references, JPEG and WebP need this module, which cannot be loaded: {}; install "
-                "FFmpeg's libraries",
+                "FFmpeg's libraries and libjpeg",
                 ::dlerror());
   }
   const Codecs& loaded = *static_cast<const Codecs*>(symbol);

@@ -1,6 +1,6 @@
-// Encoders and decoders of FFmpeg's libraries. They are a module of their own, which is loaded at the first
-// use: with the libraries that they need in turn, those take memory and time of every process that is linked
-// with them.
+// Encoders and decoders of FFmpeg's libraries and libjpeg. They are a module of their own, which is loaded at
+// the first use: with the libraries that they need in turn, those take memory and time of every process that
+// is linked with them.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +48,9 @@ struct Codecs {
                                            const VideoFormat& format);
   std::unique_ptr<Decoder> (*make_decoder)(const Source& source, const std::string& where,
                                            const ReadLimits& limits);
+  // Of a JPEG, which make_decoder() does not read.
+  std::unique_ptr<Decoder> (*make_jpeg_decoder)(const Source& source, const std::string& where,
+                                                const ReadLimits& limits);
   // Returns the comment of a video, empty if there is none. Decodes nothing.
   std::string (*read_comment)(const Source& source, const std::string& where);
   std::string (*encode_image)(ImageFormat format, const std::string& where, const Image& image);

@@ -41,7 +41,8 @@ Orientation orientation_of(const Source& source, const Decoder& decoder) {
 std::unique_ptr<Decoder> open_decoder(const Source& source, const std::string& where,
                                       const ReadLimits& limits) {
   check_source(source, where);
-  return codecs().make_decoder(source, where, limits);
+  const bool is_jpeg = read_bytes(source, 0, 3) == "\xFF\xD8\xFF";
+  return (is_jpeg ? codecs().make_jpeg_decoder : codecs().make_decoder)(source, where, limits);
 }
 
 }  // namespace

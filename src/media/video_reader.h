@@ -12,21 +12,18 @@
 
 #include "core/image.h"
 #include "media/orientation.h"
+#include "media/read_limits.h"
 
 namespace tessera::media {
 
 class Decoder;
 struct Source;
 
-struct ReadLimits {
-  int64_t side = 16384;
-  int64_t pixels = int64_t{1} << 26;  // of a frame
-};
-
 // Reads PNG, JPEG, WebP, BMP and GIF files, and videos in MP4, MOV, WebM, MKV and AVI files, by their
 // contents, whatever their names. A video's first video track is read. Frames are turned as players turn
-// them: by the matrix of the track, or the EXIF data of an image. media/libav/colours.h says how colours are
-// converted. A file is all that is opened: what it names elsewhere is not followed.
+// them: by the matrix of the track, or the EXIF data of an image. media/libav/colours.h and
+// media/libjpeg/jpeg_decoder.h say how colours are converted. A file is all that is opened: what it names
+// elsewhere is not followed.
 //
 // A file that is missing, damaged, cut off, too large or of another kind is an Error(kInput) that names it,
 // from the constructor or later.

@@ -74,14 +74,18 @@ TEST_F(VideoReaderTest, ReadsImagesAsPilDoes) {
                                     {"palette.png", 100},
                                     {"alpha.png", 100},
                                     {"deep.png", 50},
-                                    {"full.jpg", 60},
-                                    {"halved.jpg", 60},
-                                    {"grey.jpg", 60},
-                                    {"sharp-444.jpg", 60},
-                                    {"sharp-422.jpg", 60},
-                                    {"sharp-420.jpg", 60},
-                                    {"progressive-420.jpg", 60},
-                                    {"coarse-420.jpg", 60},
+                                    {"full.jpg", 100},
+                                    {"halved.jpg", 100},
+                                    {"grey.jpg", 100},
+                                    {"sharp-444.jpg", 100},
+                                    {"sharp-422.jpg", 100},
+                                    {"sharp-420.jpg", 100},
+                                    {"sharp-411.jpg", 100},
+                                    {"progressive-420.jpg", 100},
+                                    {"arithmetic-420.jpg", 100},
+                                    {"coarse-420.jpg", 100},
+                                    {"inks.jpg", 100},
+                                    {"inks-luma.jpg", 100},
                                     {"lossy.webp", 100},
                                     {"sharp.webp", 100},
                                     {"coarse.webp", 100},
@@ -182,10 +186,57 @@ TEST_F(VideoReaderTest, RefusesImagesThatAreCutOff) {
   }
 }
 
+std::string golden_bytes(const char* name) {
+  return read_file(golden_folder("media") / name, 1 << 20);
+}
+
+// libjpeg alone would guess what is missing.
+TEST_F(VideoReaderTest, RefusesJpegsWhosePixelsAreDamaged) {
+  const fs::path path = folder_ / "a.jpg";
+  for (const auto& [name, reason] : {std::pair<const char*, const char*>{"full.jpg", "premature end of data"},
+                                     {"grey.jpg", "premature end of data"},
+                                     {"inks.jpg", "premature end of data"},
+                                     {"progressive-420.jpg", "Premature end of input file"}}) {  // in a table
+    const std::string bytes = golden_bytes(name);
+    write_bytes(path, bytes.substr(0, bytes.size() * 3 / 4) + "\xFF\xD9");
+    const std::string message = refusal(path);
+    EXPECT_NE(message.find("cannot be read as a JPEG: "), std::string::npos) << message;
+    EXPECT_NE(message.find(reason), std::string::npos) << message;
+  }
+  std::string no_restarts = golden_bytes("sharp-411.jpg");
+  for (const char mark : {'\xD0', '\xD1', '\xD2'}) {
+    const size_t at = no_restarts.rfind(std::string("\xFF") + mark);
+    ASSERT_NE(at, std::string::npos);
+    no_restarts.erase(at, 2);
+  }
+  write_bytes(path, no_restarts);
+  EXPECT_NE(refusal(path).find("cannot be read as a JPEG: Corrupt JPEG data: "), std::string::npos);
+}
+
+TEST_F(VideoReaderTest, RefusesJpegsThatAreCodedInOtherWays) {
+  const fs::path path = folder_ / "a.jpg";
+  std::string other = golden_bytes("full.jpg");
+  other[other.find("\xFF\xC0") + 1] = '\xC5';  // differential
+  write_bytes(path, other);
+  EXPECT_NE(refusal(path).find("cannot be read as a JPEG: Unsupported JPEG process"), std::string::npos);
+}
+
+// Bytes between segments are common, and change no pixel.
+TEST_F(VideoReaderTest, ReadsJpegsWithBytesBetweenSegments) {
+  const std::string bytes = golden_bytes("full.jpg");
+  std::string longer = bytes;
+  longer.insert(longer.find("\xFF\xDB"), "xyz");
+  EXPECT_EQ(VideoReader(std::as_bytes(std::span(longer)), "bytes").next(),
+            VideoReader(std::as_bytes(std::span(bytes)), "bytes").next());
+}
+
 TEST_F(VideoReaderTest, RefusesFramesThatAreTooLarge) {
   write_bytes(folder_ / "a.png", encode_png(moving_frame(16, 40, 0)));
   EXPECT_NE(refusal(folder_ / "a.png", {.side = 32}).find("16 x 40 pixels"), std::string::npos);
   refusal(folder_ / "a.png", {.pixels = 600});
+  const fs::path jpeg = golden_folder("media") / "full.jpg";
+  EXPECT_NE(refusal(jpeg, {.side = 50}).find("40 x 56 pixels; at most 50 a side"), std::string::npos);
+  refusal(jpeg, {.pixels = 40 * 56 - 1});
   for (const std::string suffix : {".mp4", ".webm", ".gif"}) {
     video(suffix);
     refusal(folder_ / ("whole" + suffix), {.side = kSide - 1});

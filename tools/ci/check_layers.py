@@ -25,6 +25,7 @@ Nested = collections.namedtuple("Nested", "reads readers")
 NESTED = {
     # A module of its own, which is loaded and not linked.
     "media/libav": Nested({"codecs", "palette", "source"}, set()),
+    "media/libjpeg": Nested({"codecs"}, {"media/libav"}),
     "models/stdit": Nested({"autoencoder_kl", "denoiser", "family", "loading", "local_blocks", "prompt", "t5_prompt", "video_request"}, {"models"}),
     "plan/hardware": Nested({"machine", "trace", "views"}, {"plan", "plan/calibration", "plan/planner", "cli"}),
     "plan/calibration": Nested({"efficiency", "link", "machine", "recorder"}, {"cli"}),

@@ -1,7 +1,8 @@
 """Makes tests/golden/media: images in several formats with the pixels that PIL reads from them, images that PIL and torch
 scale to cover a size and crop to it, as Open-Sora 1.2 does with the images and the frames of videos that it is given, and pictures
-that diffusers prepares for FLUX.2 to refer to."""
+that diffusers prepares for FLUX.2 to refer to. It needs the program cjpeg."""
 import pathlib
+import subprocess
 
 import numpy
 import torch
@@ -123,6 +124,15 @@ def make_images(generator):
                           "progressive-420.jpg": {"subsampling": 2, "progressive": True}, "coarse-420.jpg": {"subsampling": 2, "quality": 10},
                           "sharp.webp": {}, "coarse.webp": {"quality": 10}}.items():
         odd.save(FOLDER / name, **{"quality": 90, **options})
+    odd.convert("CMYK").save(FOLDER / "inks.jpg", quality=90)
+    luma = bytearray((FOLDER / "inks.jpg").read_bytes())
+    luma[luma.index(b"Adobe\0") + 11] = 2  # says that these inks are luma, chroma and black
+    (FOLDER / "inks-luma.jpg").write_bytes(luma)
+    odd.save(FOLDER / "odd.ppm")
+    for name, words in {"sharp-411.jpg": "-sample 4x1 -restart 2B", "arithmetic-420.jpg": "-arithmetic -progressive"}.items():
+        command = ["cjpeg", "-quality", "90", *words.split(), FOLDER / "odd.ppm"]
+        (FOLDER / name).write_bytes(subprocess.run(command, check=True, capture_output=True).stdout)
+    (FOLDER / "odd.ppm").unlink()
     see_through = odd.convert("RGBA")
     see_through.putalpha(Image.fromarray((numpy.mgrid[0:37, 0:51][1] * 5).astype(numpy.uint8)))
     see_through.save(FOLDER / "alpha.webp", quality=80)

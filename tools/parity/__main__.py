@@ -25,7 +25,7 @@ def commands(build, short):
     tokenize = ["--binary", f"{build}/tests/tokenize_lines", "--count", str(lines)]
     return [["stable_diffusion", *rows], ["pixart", *rows], ["parallel", *rows], ["checkpoints", *rows],
             ["stablehlo", f"{build}/tessera", *(["--short"] if short else [])],
-            ["images", "--tessera", f"{build}/tessera"],
+            ["images", "--tessera", f"{build}/tessera", "--reader", f"{build}/tests/read_pictures"],
             ["generated", "--tessera", f"{build}/tessera", "--count", str(generated)],
             ["samplers", "--binary", f"{build}/tests/run_samplers", "--count", str(samplers)],
             ["tokenizer", *tokenize], ["bpe_tokenizer", *tokenize], ["z_image", *rows],

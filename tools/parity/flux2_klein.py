@@ -205,6 +205,7 @@ ROWS = [
     ranks("--ring-degree 3", "a large picture", references=((300, 400),), heads=(1, 8), size=(48, 48)),
     ranks("--ulysses-degree 2 --no-vae-parallel", "a picture", references=((112, 80),)),
     klein("pictures in other formats", references=((83, 101, ".webp"), (64, 75, ".bmp"))),
+    klein("pictures in JPEG", references=((83, 101, ".jpg"), (75, 64, ".jpeg"))),
 ]
 
 

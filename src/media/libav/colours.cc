@@ -2,7 +2,6 @@
 
 extern "C" {
 #include <libavutil/opt.h>
-#include <libavutil/pixdesc.h>
 }
 
 #include <algorithm>
@@ -58,42 +57,37 @@ void set_colours(SwsContext& scaler, const AVFrame& frame) {
   sws_setColorspaceDetails(&scaler, named, full, to_matrix, to_full, brightness, contrast, saturation);
 }
 
-// What is next to a pixel in a plane that may have half as many rows or columns: its own sample, and those
-// behind its next edges, beside it, above or below it, and across; beyond the edges of the plane its own.
-struct NextSamples {
-  int own, beside, above, across;
-};
-
-// A plane at the size of the frame, of samples that `blend` makes of the next ones and of whether the
-// column is odd.
-template <typename Blend>
-std::vector<uint8_t> enlarged(const AVFrame& frame, int plane, bool halves_rows, bool halves_columns,
-                              const Blend& blend) {
-  const auto next = [](int at, int all, bool is_half) {
-    const int last = is_half ? (all - 1) / 2 : all - 1;
-    return is_half ? std::clamp(at / 2 + (at % 2 == 0 ? -1 : 1), 0, last) : at;
+// A plane of half the rows and columns at the size of the frame, as libwebp enlarges it: three quarters of a
+// pixel's own sample and one of the next in each direction, rounded twice. Beyond the edges of the plane the
+// next is its own.
+std::vector<uint8_t> enlarged(const AVFrame& frame, int plane) {
+  const auto next = [](int at, int all) {
+    return std::clamp(at / 2 + (at % 2 == 0 ? -1 : 1), 0, (all - 1) / 2);
   };
   const auto row = [&](int y) { return frame.data[plane] + int64_t{y} * frame.linesize[plane]; };
   std::vector<uint8_t> samples;
   samples.reserve(static_cast<size_t>(frame.height) * static_cast<size_t>(frame.width));
   for (int y = 0; y < frame.height; ++y) {
-    const uint8_t* const own = row(halves_rows ? y / 2 : y);
-    const uint8_t* const above = row(next(y, frame.height, halves_rows));
+    const uint8_t* const near = row(y / 2);
+    const uint8_t* const far = row(next(y, frame.height));
     for (int x = 0; x < frame.width; ++x) {
-      const int column = halves_columns ? x / 2 : x, beside = next(x, frame.width, halves_columns);
-      const int sample = blend(NextSamples{own[column], own[beside], above[column], above[beside]}, x % 2);
-      samples.push_back(static_cast<uint8_t>(sample));
+      const int column = x / 2, beside = next(x, frame.width), own = near[column];
+      const int mean = (own + 3 * (near[beside] + far[column]) + far[beside] + 8) >> 3;
+      samples.push_back(static_cast<uint8_t>((mean + own) >> 1));
     }
   }
   return samples;
 }
 
-// The image of a frame of three planes, whose chroma `blend` enlarges and which `to_rgb` converts.
-template <typename Blend, typename ToColours>
-Image image_of_planes(const AVFrame& frame, bool halves_rows, bool halves_columns, const Blend& blend,
-                      const ToColours& to_rgb) {
-  const std::vector<uint8_t> cb = enlarged(frame, 1, halves_rows, halves_columns, blend),
-                             cr = enlarged(frame, 2, halves_rows, halves_columns, blend);
+// As libwebp, with the matrix of BT.601 and six bits behind the point.
+Image image_of_webp(const AVFrame& frame) {
+  const auto to_rgb = [](int luma, int cb, int cr) -> std::array<int, 3> {
+    const int y = (19077 * luma) >> 8;
+    return {(y + ((26149 * cr) >> 8) - 14234) >> 6,
+            (y - ((6419 * cb) >> 8) - ((13320 * cr) >> 8) + 8708) >> 6,
+            (y + ((33050 * cb) >> 8) - 17685) >> 6};
+  };
+  const std::vector<uint8_t> cb = enlarged(frame, 1), cr = enlarged(frame, 2);
   Image image{.height = frame.height, .width = frame.width, .pixels = {}};
   image.pixels.reserve(3 * cb.size());
   size_t at = 0;
@@ -105,39 +99,6 @@ Image image_of_planes(const AVFrame& frame, bool halves_rows, bool halves_column
     }
   }
   return image;
-}
-
-// As libjpeg: three quarters of the nearer sample and one of the next, rounded up and down in turns, and the
-// matrix of ITU-T T.871 with 16 bits behind the point (1.402, 0.34414, 0.71414 and 1.772).
-Image image_of_jpeg(const AVFrame& frame, bool halves_rows, bool halves_columns) {
-  const auto blend = [&](const NextSamples& next, int odd_column) {
-    const auto [own, beside, above, across] = next;
-    if (halves_rows && halves_columns) return (9 * own + 3 * (beside + above) + across + 8 - odd_column) >> 4;
-    if (halves_columns) return (3 * own + beside + 1 + odd_column) >> 2;
-    return own;
-  };
-  const auto to_rgb = [](int y, int blue, int red) -> std::array<int, 3> {
-    constexpr int kHalf = 1 << 15;
-    const int cb = blue - 128, cr = red - 128;
-    return {y + ((91881 * cr + kHalf) >> 16), y + ((-22554 * cb - 46802 * cr + kHalf) >> 16),
-            y + ((116130 * cb + kHalf) >> 16)};
-  };
-  return image_of_planes(frame, halves_rows, halves_columns, blend, to_rgb);
-}
-
-// As libwebp: the same quarters, rounded twice, and the matrix of BT.601 with six bits behind the point.
-Image image_of_webp(const AVFrame& frame) {
-  const auto blend = [](const NextSamples& next, int) {
-    const auto [own, beside, above, across] = next;
-    return (((own + 3 * (beside + above) + across + 8) >> 3) + own) >> 1;
-  };
-  const auto to_rgb = [](int luma, int cb, int cr) -> std::array<int, 3> {
-    const int y = (19077 * luma) >> 8;
-    return {(y + ((26149 * cr) >> 8) - 14234) >> 6,
-            (y - ((6419 * cb) >> 8) - ((13320 * cr) >> 8) + 8708) >> 6,
-            (y + ((33050 * cb) >> 8) - 17685) >> 6};
-  };
-  return image_of_planes(frame, /*halves_rows=*/true, /*halves_columns=*/true, blend, to_rgb);
 }
 
 }  // namespace
@@ -171,12 +132,8 @@ void FromRgb::operator()(std::span<const uint8_t> rgb, AVFrame& to) const {
 
 Image ToRgb::operator()(const AVFrame& frame) {
   const auto format = static_cast<AVPixelFormat>(frame.format);
-  const AVPixFmtDescriptor& described = *av_pix_fmt_desc_get(format);
-  const int rows = described.log2_chroma_h, columns = described.log2_chroma_w;
-  const bool has_chroma = described.nb_components >= 3 && (described.flags & AV_PIX_FMT_FLAG_RGB) == 0 &&
-                          described.comp[0].depth == 8 && rows <= columns && columns <= 1;
-  if (still_ == AV_CODEC_ID_MJPEG && has_chroma) return image_of_jpeg(frame, rows == 1, columns == 1);
-  if (still_ == AV_CODEC_ID_WEBP && has_chroma) return image_of_webp(frame);
+  const bool has_halved_chroma = format == AV_PIX_FMT_YUV420P || format == AV_PIX_FMT_YUVA420P;
+  if (still_ == AV_CODEC_ID_WEBP && has_halved_chroma) return image_of_webp(frame);
   if (!rgb_ || format != format_) {
     format_ = format;
     scaler_ =

@@ -25,7 +25,8 @@ class FromRgb {
 // A video is converted as the reference reads it (PyAV's to_rgb(): swscale with SWS_BILINEAR, which repeats
 // the chroma of a block), with one difference: PyAV takes BT.601 even if the file names another matrix, this
 // takes the named one, so that the colours are those that players show. Both take BT.601 if the file names
-// none. Still images are converted as PIL's decoders do, libjpeg and libwebp, which interpolate chroma.
+// none. A WebP is converted as Pillow's decoder does, libwebp, which interpolates
+// chroma.
 class ToRgb {
  public:
   // `still` is the codec of a still image, and none of a video.

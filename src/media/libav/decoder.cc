@@ -19,7 +19,7 @@ namespace tessera::media {
 namespace {
 
 // These formats hold all that they show, whereas a playlist could name other files or a place in a network.
-constexpr const char* kStills = "png_pipe,jpeg_pipe,webp_pipe,bmp_pipe";
+constexpr const char* kStills = "png_pipe,webp_pipe,bmp_pipe";
 constexpr const char* kVideos = "mov,mp4,matroska,webm,avi,gif,apng";
 constexpr const char* kReadable = "PNG, JPEG, WebP, BMP, GIF, MP4, MOV, WebM, MKV and AVI";
 constexpr const char* kDecoders =
@@ -183,8 +183,7 @@ void LibavDecoder::open_codec() {
   codec_->pkt_timebase = stream.time_base;
   codec_->thread_count = 1;
   codec_->max_pixels = limits_.pixels;
-  codec_->err_recognition = AV_EF_EXPLODE;          // libav repairs what it can by default
-  if (is_still_) codec_->idct_algo = FF_IDCT_FAAN;  // the exact one, to which libjpeg's is nearest
+  codec_->err_recognition = AV_EF_EXPLODE;  // libav repairs what it can by default
   check(avcodec_open2(codec_.get(), codec, nullptr));
   to_rgb_.emplace(is_still_ ? codec->id : AV_CODEC_ID_NONE);
 }
@@ -227,11 +226,7 @@ bool LibavDecoder::receive() {
 
 void LibavDecoder::check_size(int64_t frame_height, int64_t frame_width) const {
   if (frame_height <= 0 || frame_width <= 0) check(AVERROR_INVALIDDATA);  // libav found none
-  if (frame_height > limits_.side || frame_width > limits_.side ||
-      frame_height * frame_width > limits_.pixels) {
-    input_error(where_, "{} x {} pixels; at most {} a side and {} in all are read", frame_height, frame_width,
-                limits_.side, limits_.pixels);
-  }
+  require_within(limits_, frame_height, frame_width, where_);
 }
 
 }  // namespace
