@@ -34,16 +34,6 @@ std::vector<models::Conditioning> conditionings_of(
   return all;
 }
 
-// Returns latents on the CPU as diffusers' pipeline returns them.
-at::Tensor output_latents(const RunContext& run, const at::Tensor& z) {
-  const models::Family& family = *run.model.family;
-  if (!family.output_latents || z.is_meta()) return z;
-  run.model.stamps.require_unchanged();
-  models::LoadOptions options;
-  options.variant = run.model.variant;
-  return family.output_latents(run.model.folder, options, z);
-}
-
 }  // namespace
 
 void prepare(RunContext& run) {
@@ -136,14 +126,25 @@ std::optional<GivenLatents> encode_given(RunContext& run) {
   return given;
 }
 
+at::Tensor output_latents(const RunContext& run) {
+  if (run.latents.empty() || !run.latents.front().defined()) return {};
+  const at::Tensor z = run.latents.size() == 1 ? run.latents.front() : at::concat(run.latents);
+  const models::Family& family = *run.model.family;
+  if (!family.output_latents || !run.model.has_part("vae")) return z;
+  run.model.stamps.require_unchanged();
+  models::LoadOptions options;
+  options.placement.device = z.device();
+  options.may_lack_weights = z.is_meta();
+  options.variant = run.model.variant;
+  return family.output_latents(run.model.folder, options, z);
+}
+
 std::vector<Result> finish(RunContext& run) {
   std::vector<Result> results;
   run.stages.run(Messages::kNone, [&] {
     Result& all = run.result;
     std::vector<Image> images = std::exchange(all.images, {});
-    if (!run.latents.empty() && run.latents.front().defined())
-      all.latents =
-          output_latents(run, run.latents.size() == 1 ? run.latents.front() : at::concat(run.latents));
+    all.latents = output_latents(run);
     for (const Range& own : run.batch->pictures) {
       Result& result = results.emplace_back(all);
       if (all.latents.defined()) result.latents = all.latents.narrow(0, own.begin, own.length);

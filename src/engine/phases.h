@@ -75,6 +75,11 @@ void decode(RunContext& run, const at::Tensor& z);
 // the middle frame of its first clip. It is no phase.
 std::vector<Image> decode_preview(RunContext& run, const at::Tensor& z);
 
+// The latents of the groups that are done, as diffusers' pipeline returns them; undefined on other ranks than
+// 0. It is no phase, and a part of finish(). A denoiser alone, which can only be traced, has them as they
+// are.
+at::Tensor output_latents(const RunContext& run);
+
 // Returns the share of each request.
 std::vector<Result> finish(RunContext& run);
 

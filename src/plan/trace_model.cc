@@ -116,6 +116,8 @@ RankTrace trace_rank(const engine::Settings& settings, const engine::Model& mode
     std::optional<GraphTracer> tracer;
     if (graph) tracer.emplace(recorder, *graph, denoiser_folder(model)).follow(run.observer());
     engine::decode(run, encode_and_denoise(run, graph ? &*graph : nullptr, options.encodes));
+    run.next_turn();
+    engine::output_latents(run);
     if (options.blocks != nullptr) *options.blocks = recorder.blocks();
     if (tracer) tracer->finish(trace, run.sampler->steps(), options.keeps_graph);
   } catch (const engine::SettledEnd& end) {
