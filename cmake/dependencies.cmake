@@ -5,6 +5,7 @@ find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(PNG REQUIRED)
 find_package(ICU REQUIRED COMPONENTS uc i18n)
+find_package(SQLite3 REQUIRED)  # for the server alone
 find_package(GTest)      # for the tests
 find_package(benchmark)  # for bench/
 find_package(Threads REQUIRED)

@@ -11,7 +11,7 @@ torch_version=2.13.0
 # Each entry pairs a program, a header or a file of a tool with the Debian package that provides it. apt-get runs only if
 # one of them is missing.
 commands="c++:build-essential cmake:cmake ninja:ninja-build ccache:ccache groff:groff-base"
-headers="CLI/CLI.hpp:libcli11-dev nlohmann/json.hpp:nlohmann-json3-dev png.h:libpng-dev unicode/uchar.h:libicu-dev
+headers="CLI/CLI.hpp:libcli11-dev nlohmann/json.hpp:nlohmann-json3-dev png.h:libpng-dev unicode/uchar.h:libicu-dev sqlite3.h:libsqlite3-dev
          libavformat/avformat.h:libavformat-dev libavcodec/avcodec.h:libavcodec-dev libavutil/avutil.h:libavutil-dev
          libswscale/swscale.h:libswscale-dev jpeglib.h:libjpeg62-turbo-dev
          gloo/config.h:libgloo-dev gtest/gtest.h:libgtest-dev boost/beast.hpp:libboost-dev

@@ -1,0 +1,128 @@
+// The order in which jobs of several owners begin, so that each owner gets an equal share of the work.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "serve/job.h"
+#include "serve/sum_tree.h"
+
+namespace tessera::serve {
+
+// Fair queueing by virtual time (A. Demers, S. Keshav, S. Shenker, "Analysis and simulation of a fair
+// queueing algorithm", 1989). It is deficit round robin with quanta that go to zero, so that an owner's lead
+// over another is at most one job, not one job and a quantum, and that no turn is spent on saving up for a
+// large job.
+//
+// Virtual time goes forward with the work that is done, divided by the number of owners that have work: it is
+// how much work each would have got by now if all were served at once. An owner's account is what it has been
+// charged, and begins at the virtual time; the owner whose account would be the least after its next job
+// comes next. So a job begins at the latest when its owner's equal share would have finished it, but for one
+// job that cannot be interrupted.
+//
+// Others can begin before their turn (batches, deadlines): their owners are charged for it. `due` bounds what
+// that costs those who wait: a job of which an equal share would have been finished twice over comes first.
+//
+// All functions take O(log n). Jobs are known by tickets, which the caller gives and never uses again.
+class FairQueue {
+ public:
+  using Ticket = int64_t;
+  // What comes before a job if nobody begins before his turn and nobody else comes.
+  struct Ahead {
+    double jobs = 0;  // of those of other owners that are about to be served, the part that comes before it
+    Seconds work{0};
+  };
+
+  // Puts a job behind those of its owner, and returns when it is due, in virtual time.
+  Seconds push_back(Ticket ticket, const std::string& owner, Seconds cost);
+  // Puts one that has waited already before those of its owner.
+  void push_front(Ticket ticket, const std::string& owner, Seconds cost, Seconds due);
+  // Removes a job that waits; nobody pays for it.
+  void erase(Ticket ticket);
+
+  // Takes out a job that begins, and charges its owner its cost. Returns the owner's account.
+  Seconds take(Ticket ticket);
+  // Gives back a part of what was charged for a job of this owner.
+  void give_back(const std::string& owner, Seconds part);
+  // A job that was taken out no longer runs. Call it once for each, after what is given back of it.
+  void release(const std::string& owner);
+  // So much of what was charged has been done.
+  void advance(Seconds work);
+
+  // The job whose turn it is; nothing if none waits. One that is due comes first unless its owner would then
+  // be ahead by more than `lead`, as one whose other jobs have begun before their turn.
+  std::optional<Ticket> next(Seconds lead) const;
+  // What the account of the owner of a job that waits would be if the job began now.
+  Seconds tag(Ticket ticket) const;
+  // Whether its owner would then be ahead of the owner whose turn it is by no more than `lead`.
+  bool may_go_first(Ticket ticket, Seconds lead) const { return tag(ticket) <= heads_.begin()->first + lead; }
+  bool is_overdue(Seconds due) const { return due <= virtual_time_; }
+
+  Ahead ahead(Ticket ticket) const;
+  // Of a job that would come now.
+  Ahead ahead_of_new(const std::string& owner, Seconds cost) const;
+
+  Seconds virtual_time() const { return virtual_time_; }
+  size_t size() const { return items_.size(); }
+
+ private:
+  struct Sum {
+    int64_t jobs = 0;
+    Seconds work{0};
+    Sum& operator+=(const Sum& other) {
+      jobs += other.jobs;
+      work += other.work;
+      return *this;
+    }
+  };
+  // For sums over owners of max(0, t - x) and of that times `weight`, as functions of t.
+  struct Ramp {
+    double owners = 0, x = 0, weight = 0, weighted_x = 0;
+    Ramp& operator+=(const Ramp& other) {
+      owners += other.owners;
+      x += other.x;
+      weight += other.weight;
+      weighted_x += other.weighted_x;
+      return *this;
+    }
+  };
+  using Ramps = SumTree<std::pair<double, Ticket>, Ramp>;
+  using Place = std::pair<int64_t, Ticket>;  // among the jobs of an owner
+  struct Owner {
+    std::string name;
+    Seconds account{0};
+    SumTree<Place, Sum> waiting{};
+    int64_t running = 0;
+  };
+  struct Item {
+    Owner* owner;
+    int64_t place;
+    Seconds cost;
+    Seconds due;
+  };
+
+  Owner& owner_of(const std::string& name);
+  void add(Ticket ticket, Owner& owner, const Item& item);
+  void remove(Ticket ticket, const Item& item);
+  // An owner is in the orders below as what it waits for says, or is forgotten. It leaves them before that
+  // changes.
+  void leave(Owner& owner);
+  void enter(Owner& owner);
+  Ahead before_tag(double tag) const;
+
+  Seconds virtual_time_{0};
+  std::unordered_map<std::string, Owner> owners_;  // with work, or ahead of the virtual time
+  std::unordered_map<Ticket, Item> items_;
+  std::set<std::pair<Seconds, Ticket>> heads_;  // the first job of each owner that waits, by its tag
+  std::set<std::pair<Seconds, Ticket>> due_;    // all that wait
+  std::set<std::pair<Seconds, Owner*>> idle_;   // owners without work, by account
+  // Of owners that wait: where their accounts are, and where they will be when all that waits has begun.
+  // Between the two their jobs are served evenly.
+  Ramps begins_, ends_;
+};
+
+}  // namespace tessera::serve
