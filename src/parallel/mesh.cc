@@ -47,14 +47,18 @@ int64_t Mesh::rank_at(const PerAxis& coordinates) const {
 }
 
 std::vector<int64_t> Mesh::group(int64_t rank, std::span<const Axis> axes) const {
-  const PerAxis own = coordinates(rank);
-  std::vector<int64_t> ranks;
-  for (int64_t other = 0; other < world_size_; ++other) {
-    const PerAxis place = coordinates(other);
-    const bool shared = std::all_of(kAllAxes.begin(), kAllAxes.end(), [&](Axis axis) {
-      return place[axis] == own[axis] || std::find(axes.begin(), axes.end(), axis) != axes.end();
-    });
-    if (shared) ranks.push_back(other);
+  PerAxis first = coordinates(rank);
+  for (const Axis axis : axes) first[axis] = 0;
+  std::vector<int64_t> ranks = {rank_at(first)};
+  // The axis with the smallest stride comes first, so that the ranks ascend.
+  int64_t stride = 1;
+  for (const Axis axis : kAllAxes) {
+    const size_t count = ranks.size();
+    const bool is_along = std::find(axes.begin(), axes.end(), axis) != axes.end();
+    for (int64_t place = 1; is_along && place < sizes_[axis]; ++place) {
+      for (size_t i = 0; i < count; ++i) ranks.push_back(ranks[i] + place * stride);
+    }
+    stride *= sizes_[axis];
   }
   return ranks;
 }
@@ -62,8 +66,9 @@ std::vector<int64_t> Mesh::group(int64_t rank, std::span<const Axis> axes) const
 std::vector<std::vector<int64_t>> Mesh::groups(std::span<const Axis> axes) const {
   std::vector<std::vector<int64_t>> result;
   for (int64_t rank = 0; rank < world_size_; ++rank) {
-    std::vector<int64_t> ranks = group(rank, axes);
-    if (ranks.front() == rank) result.push_back(std::move(ranks));
+    const PerAxis place = coordinates(rank);
+    const bool is_first = std::all_of(axes.begin(), axes.end(), [&](Axis axis) { return place[axis] == 0; });
+    if (is_first) result.push_back(group(rank, axes));
   }
   return result;
 }

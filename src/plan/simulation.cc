@@ -1,5 +1,7 @@
 #include "plan/simulation.h"
 
+#include <c10/util/SmallVector.h>
+
 #include <algorithm>
 #include <deque>
 #include <functional>
@@ -21,8 +23,9 @@ struct Posted {
 
 // An exchange on a channel. It begins when all of them have posted it.
 struct Meeting {
-  std::vector<Posted> posted;
-  std::vector<double> arrivals;  // when it ends on each of these; empty until it begins
+  // Of one rank that stands for all, or of two that hand something on, in most cases.
+  c10::SmallVector<Posted, 2> posted;
+  c10::SmallVector<double, 2> arrivals;  // when it ends on each of these; empty until it begins
   double begin = 0;
   double computed = 0;   // when the devices could have begun it, had no host been busy
   double launching = 0;  // for which it begins later than that

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "core/json.h"
+#include "parallel/displaced_mode.h"
 #include "parallel/layout_search.h"
 #include "plan/planner/planner.h"
 #include "plan/trace_model.h"
@@ -15,7 +16,7 @@
 namespace tessera::plan {
 namespace {
 
-// The tiny model with more blocks, for pipelines of many stages.
+// The tiny model with more blocks, for pipelines of many stages, and more heads, for 2d tensor parallelism.
 class DeepModel : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -24,6 +25,8 @@ class DeepModel : public ::testing::Test {
     const fs::path path = folder_.path() / "transformer" / "config.json";
     Json config = read_json(path);
     config["num_layers"] = 8;
+    config["num_attention_heads"] = 2 * config["num_attention_heads"].get<int64_t>();
+    config["attention_head_dim"] = config["attention_head_dim"].get<int64_t>() / 2;
     std::ofstream(path) << config;
     fs::remove(path.parent_path() / "diffusion_pytorch_model.safetensors");  // shapes alone count
     model_ = engine::read_model(folder_.path());
@@ -61,6 +64,40 @@ TEST_F(DeepModel, BoundsAreBelowWhatStagesTake) {
     }
     EXPECT_GT(greatest, 0.7) << name;
   }
+}
+
+// Where messages take almost all of the time, the bound knows those of each method, near and far.
+TEST_F(DeepModel, BoundsKnowWhatTravels) {
+  Machine machine = of_two_levels("h100");
+  for (Link& link : machine.links) link.bandwidth = *link.bandwidth / 1000;
+  const parallel::Workload workload = engine::workload(settings_, model_);
+  Predictor predictor(settings_, model_, machine, machine.links);
+  const auto share_of = [&](const parallel::ParallelOptions& wish) {
+    const parallel::Layout layout = parallel::resolve_layout(wish, workload, std::nullopt);
+    const double denoise = predictor.predict_denoiser(layout).denoise;
+    EXPECT_LE(predictor.rough_least_seconds(layout), denoise) << parallel::degrees_text(wish);
+    return predictor.least_seconds(layout) / denoise;
+  };
+  for (const int64_t devices : {4, 8}) {
+    for (parallel::ParallelOptions wish : parallel::valid_wishes(workload, devices, {})) {
+      EXPECT_LE(share_of(wish), 1) << parallel::degrees_text(wish);
+      if (wish.displaced_patch_degree == 1) continue;
+      for (const auto& [name, mode] : parallel::displaced_modes()) {
+        wish.displaced_mode = mode;
+        EXPECT_LE(share_of(wish), 1) << parallel::degrees_text(wish) << ", " << name;
+      }
+    }
+  }
+  parallel::ParallelOptions displaced, ring, patched_ring, tensor, tensor_2d;
+  displaced.displaced_patch_degree = 4;
+  ring.ring_degree = 4;
+  patched_ring.ring_degree = 4;
+  patched_ring.pipefusion_parallel_degree = 2;
+  tensor.tensor_parallel_degree = 4;
+  tensor_2d.tensor_parallel_degree = 4;
+  tensor_2d.split_scheme = parallel::SplitScheme::k2d;
+  for (const auto& wish : {displaced, ring, patched_ring, tensor, tensor_2d})
+    EXPECT_GT(share_of(wish), 0.6) << parallel::degrees_text(wish);
 }
 
 // With room for all there is no bar, and every layout is costed.

@@ -57,6 +57,18 @@ int64_t part_of(int64_t size, int64_t parts) {
   return std::max<int64_t>(size / parts, 1);
 }
 
+// How many copies a rank does between the post of a message and the wait for it; nothing where it does more.
+std::optional<size_t> copies_until_wait(const std::vector<Event>& events, size_t post) {
+  const int64_t number = std::get<CollectiveEvent>(events[post].what).number;
+  for (size_t i = post + 1; i < events.size(); ++i) {
+    if (const auto* const wait = std::get_if<WaitEvent>(&events[i].what))
+      return wait->number == number ? std::optional(i - post - 1) : std::nullopt;
+    const auto* const operation = std::get_if<OperationEvent>(&events[i].what);
+    if (operation == nullptr || operation->name != "aten::copy_") break;
+  }
+  return std::nullopt;
+}
+
 // What work can become where `parts` divide its rows and `heads` its weights and heads.
 std::vector<Work> parts_of_work(const Work& work, int64_t parts, int64_t heads) {
   if (const auto* const gemm = std::get_if<GemmWork>(&work)) {
@@ -78,17 +90,39 @@ std::vector<Work> parts_of_work(const Work& work, int64_t parts, int64_t heads) 
   return {part};
 }
 
+// Two ranks on the axis, two by two for 2d tensor parallelism; of a ring a gather, which sends as much.
+parallel::ParallelOptions of_two(Axis axis, parallel::DisplacedMode mode) {
+  parallel::ParallelOptions wish;
+  if (axis == Axis::kTensorInner) wish.tensor_parallel_degree = 2;
+  if (axis == Axis::kPipeline) {
+    wish.pipefusion_parallel_degree = 2;
+    wish.num_pipeline_patch = 2;
+  }
+  if (axis == Axis::kTensorOuter) {
+    wish.tensor_parallel_degree = 4;
+    wish.split_scheme = parallel::SplitScheme::k2d;
+  }
+  if (axis == Axis::kUlysses) wish.ulysses_degree = 2;
+  if (axis == Axis::kGather || axis == Axis::kRing) wish.kv_gather_degree = 2;
+  if (axis == Axis::kDisplaced) {
+    wish.displaced_patch_degree = 2;
+    wish.displaced_mode = mode;
+  }
+  return wish;
+}
+
 }  // namespace
 
 LeastTime::LeastTime(const engine::Settings& settings, const engine::Model& model, OperationCosts& costs,
-                     const std::vector<Link>& links, bool blocks_are_equal, Sampler sample)
+                     const std::vector<Link>& links, bool blocks_are_equal, Sampler sample, Detail detail)
     : settings_(settings),
       model_(model),
       costs_(costs),
       links_(links),
       blocks_are_equal_(blocks_are_equal),
       workload_(engine::workload(settings, model)),
-      sample_(std::move(sample)) {}
+      sample_(std::move(sample)),
+      detail_(detail) {}
 
 std::optional<SampledRanks> LeastTime::sample(const parallel::ParallelOptions& wish) const {
   if (!parallel::violations(wish, workload_).empty()) return std::nullopt;
@@ -126,6 +160,7 @@ const LeastTime::Alone& LeastTime::alone() {
       }
     }
   }
+  found.vectors = vectors_of(ranks);
   found.turns = turns_of(settings_, layout);
   found.evaluations = static_cast<double>(ranks.trace.steps);
   found.launches = launches_in_step(ranks);
@@ -153,47 +188,89 @@ double LeastTime::most_share(const MappedWork& mapped) const {
 }
 
 // Of the operations on rows in an evaluation of the denoiser, of a part of them.
-double LeastTime::seconds_of_part(int64_t parts, int64_t heads) {
-  const auto [place, is_new] = parts_.try_emplace({parts, heads}, 0);
+double LeastTime::seconds_of_part(int64_t parts, int64_t heads, bool is_2d) {
+  const auto [place, is_new] = parts_.try_emplace({parts, heads, is_2d}, 0);
   if (!is_new) return place->second;
-  for (const auto& [mapped, count] : alone().of_rows) {
+  const auto least_of = [&](const MappedWork& mapped, int64_t divided) {
     double least = std::numeric_limits<double>::infinity();
-    for (const Work& work : parts_of_work(mapped->work, parts, heads)) {
-      const MappedWork& part = costs_.mapped(work, mapped->dtype);
-      least = std::min(least, part.mapping.latency * costs_.machine().efficiency.share(work, mapped->dtype));
+    for (const Work& work : parts_of_work(mapped.work, parts, divided)) {
+      const MappedWork& part = costs_.mapped(work, mapped.dtype);
+      least = std::min(least, part.mapping.latency * costs_.machine().efficiency.share(work, mapped.dtype));
     }
-    place->second += kLeastTimeMargin * least / most_share(*mapped) * count;
+    return kLeastTimeMargin * least / most_share(mapped);
+  };
+  for (const auto& [mapped, count] : alone().of_rows) {
+    const auto found = undivided(is_2d).find(mapped);
+    const double whole = heads == 1 || found == undivided(is_2d).end() ? 0 : std::min(found->second, count);
+    place->second +=
+        (whole > 0 ? whole * least_of(*mapped, 1) : 0) + (count - whole) * least_of(*mapped, heads);
   }
   return place->second;
 }
 
-const LeastTime::Exchanges& LeastTime::exchanges(Axis axis) {
-  const auto [place, is_new] = exchanges_.try_emplace(axis);
+// Of the vector operators of blocks, how often the first rank does them in an evaluation.
+LeastTime::Counts LeastTime::vectors_of(const SampledRanks& ranks) {
+  Counts counts;
+  const RankTrace& rank = ranks.trace.ranks.front();
+  const std::vector<double> times = times_in_step(ranks);
+  for (size_t i = 0; i < rank.events.size(); ++i) {
+    const auto* const operation = std::get_if<OperationEvent>(&rank.events[i].what);
+    if (operation == nullptr || operation->block < 0 || rank.events[i].step == kBeforeSteps) continue;
+    for (const MappedWork* const mapped : costs_.operators(rank, i)) {
+      if (std::holds_alternative<VectorWork>(mapped->work)) counts[{mapped, operation->name}] += times[i];
+    }
+  }
+  return counts;
+}
+
+// What a rank of tensor parallelism does as often as one device alone, such as norms of whole tokens: that is
+// so with two ranks and with four. Blocks of several widths may have parts that look like others of these.
+const std::map<const MappedWork*, double>& LeastTime::undivided(bool is_2d) {
+  const auto [place, is_new] = undivided_.try_emplace(is_2d);
+  if (!is_new || !blocks_are_equal_ || is_rough()) return place->second;
+  parallel::ParallelOptions two, four;
+  two.tensor_parallel_degree = 2;
+  four.tensor_parallel_degree = 4;
+  if (is_2d) four.split_scheme = parallel::SplitScheme::k2d;
+  Counts counts = alone().vectors;
+  for (const parallel::ParallelOptions& wish : {two, four}) {
+    const std::optional<SampledRanks> ranks = sample(wish);
+    if (!ranks) continue;
+    const Counts of_rank = vectors_of(*ranks);
+    for (auto& [each, count] : counts) {
+      const auto found = of_rank.find(each);
+      count = found == of_rank.end() ? 0 : std::min(count, found->second);
+    }
+  }
+  for (const auto& [each, count] : counts) place->second[each.first] += count;
+  return place->second;
+}
+
+const LeastTime::Exchanges& LeastTime::exchanges(Axis axis, DisplacedMode mode) {
+  const auto [place, is_new] = exchanges_.try_emplace({axis, mode});
   if (!is_new) return place->second;
-  parallel::ParallelOptions wish;
-  if (axis == Axis::kTensorInner) wish.tensor_parallel_degree = 2;
-  if (axis == Axis::kPipeline) {
-    wish.pipefusion_parallel_degree = 2;
-    wish.num_pipeline_patch = 2;
-  }
-  if (axis == Axis::kTensorOuter) {
-    wish.tensor_parallel_degree = 4;
-    wish.split_scheme = parallel::SplitScheme::k2d;
-  }
-  if (axis == Axis::kUlysses) wish.ulysses_degree = 2;
-  if (axis == Axis::kGather || axis == Axis::kRing) wish.kv_gather_degree = 2;
-  const std::optional<SampledRanks> ranks = sample(wish);
+  const std::optional<SampledRanks> ranks = sample(of_two(axis, mode));
   if (!ranks) return place->second;
   const std::vector<Event>& events = ranks->trace.ranks.front().events;
   const std::vector<double> times = times_in_step(*ranks);
   for (size_t i = 0; i + 1 < events.size(); ++i) {
     const auto* const collective = std::get_if<CollectiveEvent>(&events[i].what);
     if (collective == nullptr) continue;
-    const auto* const wait = std::get_if<WaitEvent>(&events[i + 1].what);
-    const bool is_waited_for = wait != nullptr && wait->number == collective->number;
-    if (!is_waited_for && axis != Axis::kPipeline) continue;
-    place->second.bytes += static_cast<double>(collective->bytes) * times[i];
-    place->second.count += times[i];
+    const std::optional<size_t> copies = copies_until_wait(events, i);
+    if (axis == Axis::kDisplaced) {
+      // Of a step like most, in which they travel meanwhile.
+      const bool is_steady = events[i].step == steady_step(ranks->trace.traced_steps);
+      place->second.all.bytes += is_steady ? static_cast<double>(collective->bytes) : 0;
+      continue;
+    }
+    if (!copies && axis != Axis::kPipeline) continue;
+    const bool is_inner = axis == Axis::kTensorOuter && collective->axis == axis_name(Axis::kTensorInner);
+    const auto add = [&](Traffic& to) {
+      to.bytes += static_cast<double>(collective->bytes) * times[i];
+      to.count += times[i];
+    };
+    add(is_inner ? place->second.inner : place->second.all);
+    if (copies == 0) add(place->second.bare);
   }
   return place->second;
 }
@@ -201,8 +278,8 @@ const LeastTime::Exchanges& LeastTime::exchanges(Axis axis) {
 const Link* LeastTime::link(const parallel::Mesh& mesh, Axis axis) const {
   if (links_.empty() || mesh.sizes()[axis] == 1) return nullptr;
   const std::vector<int64_t> ranks = mesh.group(0, std::span(&axis, 1));
-  // The hops of a ring pass each other, so that the slow ones among them cost less than all together.
-  const Link& found = link_between(links_, ranks.front(), axis == Axis::kRing ? ranks[1] : ranks.back());
+  const bool is_near = is_rough() && axis == Axis::kRing;  // the first hop
+  const Link& found = link_between(links_, ranks.front(), is_near ? ranks[1] : ranks.back());
   return found.measured.empty() && found.bandwidth ? &found : nullptr;
 }
 
@@ -215,43 +292,57 @@ LeastTime::Messages LeastTime::messages(const parallel::Layout& layout, double t
   const double heads = size(Axis::kTensorInner) * size(Axis::kTensorOuter);
   const double passes = passes_of(layout);
   const double replicas = size(Axis::kCfg) * size(Axis::kData);
-  const auto add = [&](Axis axis, double bytes, double count, Cost& cost) {
-    // Of 2d tensor parallelism, whose groups of two kinds take turns, the nearer ones.
-    const Link* const link = this->link(mesh, axis == Axis::kTensorOuter ? Axis::kTensorInner : axis);
+  // Of so many times the bytes and the number of messages.
+  const auto add = [&](Axis axis, const Traffic& traffic, double bytes, double count, Cost& cost) {
+    const Link* const link = this->link(mesh, axis);
     if (link == nullptr) return;
-    const Exchanges& of_two = exchanges(axis);
     const double crowd = axis == Axis::kUlysses ? 1 + link->contention * std::max(size(axis) - 2, 0.0) : 1;
     cost.rows +=
-        kLeastTimeMargin * of_two.bytes * bytes * crowd * alone().turns / (*link->bandwidth * replicas);
-    cost.patch += of_two.count * count * passes * link->latency * turns;
-    all.host += of_two.count * count * passes * link->launch;
+        kLeastTimeMargin * traffic.bytes * bytes * crowd * alone().turns / (*link->bandwidth * replicas);
+    cost.patch += traffic.count * count * passes * link->latency * turns;
+    if (&cost != &all.bare) all.host += traffic.count * count * passes * link->launch;
+  };
+  const auto wait = [&](Axis axis, double bytes) {
+    if (size(axis) == 1) return;
+    add(axis, is_rough() ? exchanges(axis).bare : exchanges(axis).all, bytes, 1, all.waiting);
+    add(axis, exchanges(axis).bare, bytes, 1, all.bare);
   };
   // With n ranks, of the bytes with two: of gathers and sums 2 (n - 1) / n, of exchanges 4 (n - 1) / n^2,
   // over what other methods divide.
-  if (layout.sizes[Axis::kTensorOuter] == 1) {
-    add(Axis::kTensorInner, 2 * (heads - 1) / heads / (tokens * size(Axis::kDisplaced)), 1, all.waiting);
+  const double rows = tokens * size(Axis::kDisplaced);
+  const double inner = size(Axis::kTensorInner), outer = size(Axis::kTensorOuter);
+  if (outer == 1) {
+    wait(Axis::kTensorInner, 2 * (heads - 1) / heads / rows);
+  } else if (is_rough()) {
+    add(Axis::kTensorInner, exchanges(Axis::kTensorOuter).bare, 0, 1, all.waiting);  // their number alone
   } else {
-    add(Axis::kTensorOuter, 0, 1, all.waiting);  // their number alone
+    // Groups of two kinds take turns, each over columns that those of the other divide.
+    const Exchanges& of_four = exchanges(Axis::kTensorOuter);
+    add(Axis::kTensorInner, of_four.inner, 4 * (inner - 1) / (heads * rows), 1, all.waiting);
+    add(Axis::kTensorOuter, of_four.all, 4 * (outer - 1) / (heads * rows), 1, all.waiting);
   }
   if (const double n = size(Axis::kUlysses); !layout.dsp)
-    add(Axis::kUlysses, 4 * (n - 1) / (n * tokens * heads), 1, all.waiting);
-  add(Axis::kGather, 2 * (size(Axis::kGather) - 1) / (tokens * heads), 1, all.waiting);
+    wait(Axis::kUlysses, 4 * (n - 1) / (n * tokens * heads));
+  wait(Axis::kGather, 2 * (size(Axis::kGather) - 1) / (tokens * heads));
   if (const double n = size(Axis::kRing); n > 1) {
-    add(Axis::kRing, 2 * (n - 1) * size(Axis::kGather) / (tokens * heads), n - 1, all.ring);
-    // Without a pipeline, whose stages keep keys of other patches: all parts but the first are merged.
-    if (layout.sizes[Axis::kPipeline] == 1)
-      all.merges = exchanges(Axis::kRing).count * passes * (n - 1) * (kLaunchesOfAttentionPart - 1);
+    // Where patches keep keys of others, a ring gathers those of the current ones, and merges nothing.
+    const double bytes = 2 * (n - 1) * size(Axis::kGather) / (tokens * heads);
+    if (layout.patches > 1 && !is_rough()) {
+      wait(Axis::kRing, bytes);
+    } else {
+      add(Axis::kRing, exchanges(Axis::kRing).all, bytes, n - 1, all.ring);
+      if (layout.sizes[Axis::kPipeline] == 1)
+        all.merges = exchanges(Axis::kRing).all.count * passes * (n - 1) * (kLaunchesOfAttentionPart - 1);
+    }
   }
-  if (link(mesh, Axis::kPipeline) != nullptr) {
-    const double bytes =
-        kLeastTimeMargin * exchanges(Axis::kPipeline).bytes * alone().turns / (tokens * heads * replicas);
-    add_hops(mesh, bytes, turns, all);
-  }
+  if (link(mesh, Axis::kPipeline) != nullptr)
+    add_hops(mesh, exchanges(Axis::kPipeline).all.bytes / (tokens * heads * replicas), turns, all);
   return all;
 }
 
 // Between the first rank of each stage and that of the next, which may be nearer than the first and the last.
-void LeastTime::add_hops(const parallel::Mesh& mesh, double bytes, double turns, Messages& all) const {
+void LeastTime::add_hops(const parallel::Mesh& mesh, double of_evaluation, double turns, Messages& all) {
+  const double bytes = kLeastTimeMargin * of_evaluation * alone().turns;
   const Axis axis = Axis::kPipeline;
   const std::vector<int64_t> ranks = mesh.group(0, std::span(&axis, 1));
   for (size_t stage = 0; stage < ranks.size(); ++stage) {
@@ -288,8 +379,8 @@ double LeastTime::of_one_patch(const parallel::Layout& layout, double turns, dou
   const double pictures = std::max(size(Axis::kData) * turns / alone().turns, 1.0);
   const double parts = std::ceil(patches * size(Axis::kUlysses) * size(Axis::kGather) * size(Axis::kRing) *
                                  size(Axis::kDisplaced) * size(Axis::kCfg) * pictures);
-  const int64_t heads = layout.sizes[Axis::kTensorInner] * layout.sizes[Axis::kTensorOuter];
-  return turns * seconds_of_part(static_cast<int64_t>(parts), heads);
+  const int64_t inner = layout.sizes[Axis::kTensorInner], outer = layout.sizes[Axis::kTensorOuter];
+  return turns * seconds_of_part(static_cast<int64_t>(parts), inner * outer, outer > 1);
 }
 
 // Of the stage with the most blocks, or the fewest, in relation to all.
@@ -314,6 +405,30 @@ double LeastTime::filling(const parallel::Layout& layout, const Messages& messag
          messages.hand_on.patch;
 }
 
+// Of displaced patches, where a step takes so long without what travels beside it: keys and values go to all
+// others; of what else there is, such as rows to neighbours, no less than with two ranks. In a warm-up ranks
+// wait for that, and the last step sends nothing.
+double LeastTime::of_displaced(const parallel::Layout& layout, double step) {
+  const parallel::Displacement& displacement = *layout.displacement;
+  const Axis axis = Axis::kDisplaced;
+  const Link* const link = this->link(parallel::Mesh(layout.sizes), axis);
+  const auto size = [&](Axis of) { return static_cast<double>(layout.sizes[of]); };
+  double travelling = 0;
+  if (link != nullptr && layout.rank_shares.empty()) {
+    const double ranks = size(axis), of_two = blocks_are_equal_ ? 2 * (ranks - 1) / ranks : 1;
+    const double others =
+        size(Axis::kTensorInner) * size(Axis::kTensorOuter) * size(Axis::kCfg) * size(Axis::kData);
+    travelling = kLeastTimeMargin * exchanges(axis, displacement.mode).all.bytes * of_two * alone().turns /
+                 (*link->bandwidth * others);
+  }
+  const double evaluations = alone().evaluations;
+  const bool is_synchronous = layout.is_all_warmup || displacement.mode == parallel::DisplacedMode::kFullSync;
+  const double warm =
+      is_synchronous ? evaluations : std::min(static_cast<double>(displacement.warmup_steps), evaluations);
+  const double steady = evaluations - warm;
+  return warm * (step + travelling) + std::max(steady * step, (steady - 1) * travelling);
+}
+
 double LeastTime::of(const parallel::Layout& layout, double least_computing) {
   const double share = share_of_blocks(layout, true), turns = turns_of(settings_, layout);
   const double patches = layout.is_all_warmup ? 1 : static_cast<double>(layout.patches);
@@ -336,10 +451,12 @@ double LeastTime::of(const parallel::Layout& layout, double least_computing) {
                              messages.waiting.rows + messages.hand_on.rows) /
                                 patches +
                             messages.waiting.patch + messages.hand_on.patch + messages.latents;
-    const double known = turns * least_computing + waiting(patches) * share_of_blocks(layout, false);
+    const double known = turns * least_computing + (messages.bare.rows + patches * messages.bare.patch) *
+                                                       share_of_blocks(layout, false);
     least += std::max({steady * of_stage + filling(layout, messages, turns, patches), steady * of_patch,
                        steady * messages.busiest_hop, (steady - 1) * known});
   }
+  if (layout.displacement && !is_rough()) least = of_displaced(layout, least / std::max(evaluations, 1.0));
   const double launch = costs_.machine().launch, passes = passes_of(layout);
   const double first = (alone().launches * passes + messages.merges) * launch + messages.host;
   const double further = alone().per_patch * passes * launch + messages.host;

@@ -6,6 +6,8 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -25,9 +27,13 @@ class LeastTime {
   // Traces the first rank of each stage of a layout, of the denoiser alone.
   using Sampler = std::function<SampledRanks(const parallel::Layout& layout)>;
 
+  // A rough bound leaves out most messages of displaced patches, of rings and of 2d tensor parallelism, those
+  // beside which a rank copies its own part, and that tensor parallelism does not divide everything.
+  enum class Detail { kRough, kFull };
+
   // Everything must outlive it. `links` as Costs::links.
   LeastTime(const engine::Settings& settings, const engine::Model& model, OperationCosts& costs,
-            const std::vector<Link>& links, bool blocks_are_equal, Sampler sample);
+            const std::vector<Link>& links, bool blocks_are_equal, Sampler sample, Detail detail);
 
   // Of the denoiser in a request: what one device computes at the best shares of its rates, dealt without
   // loss, the messages that nothing is done beside, and what the hosts launch. In a warm-up stages work one
@@ -37,13 +43,18 @@ class LeastTime {
 
  private:
   // What a rank exchanges in a step: of stages what they hand on, otherwise what it waits for at once.
-  struct Exchanges {
-    double bytes = 0;
-    double count = 0;
+  struct Traffic {
+    double bytes = 0, count = 0;
   };
+  struct Exchanges {
+    Traffic all{}, bare{};  // what it waits for with no more than copies of its own part beside; with nothing
+    Traffic inner{};        // of 2d tensor parallelism, what the groups of the inner axis exchange
+  };
+  using Counts = std::map<std::pair<const MappedWork*, std::string>, double>;  // with names of operations
   // What one device does.
   struct Alone {
     std::vector<std::pair<const MappedWork*, double>> of_rows = {};  // how often an evaluation does it
+    Counts vectors = {};
     double seconds = 0;          // of an evaluation of the denoiser, on the mean
     double evaluations = 0;      // of a turn
     double turns = 1;            // groups of pictures and parts of a video, one after the other
@@ -57,26 +68,31 @@ class LeastTime {
   };
   struct Messages {
     Cost waiting{}, ring{}, hand_on{};  // that nothing is done beside, of a ring, and between stages
+    Cost bare{};                        // of `waiting`, beside which nothing is copied either
     double busiest_hop = 0;             // what a stage hands on, on the slowest link between two of them
     double latents = 0;                 // from the last stage to the first
     double host = 0;                    // s for which it is busy with them, for each patch
     double merges = 0;                  // kernels that merge what attention gives for parts of the keys
   };
+  bool is_rough() const { return detail_ == Detail::kRough; }
   const Alone& alone();
-  double seconds_of_part(int64_t parts, int64_t heads);
+  double seconds_of_part(int64_t parts, int64_t heads, bool is_2d);
+  Counts vectors_of(const SampledRanks& ranks);
+  const std::map<const MappedWork*, double>& undivided(bool is_2d);
   double most_share(const MappedWork& mapped) const;
-  // Of two ranks on the axis; of a ring as of a gather, which sends as much.
-  const Exchanges& exchanges(parallel::Axis axis);
+  // Of two ranks on the axis, or of two by two with 2d tensor parallelism; of a ring as of a gather, which
+  // sends as much. `mode` is that of displaced patches.
+  const Exchanges& exchanges(parallel::Axis axis, parallel::DisplacedMode mode = {});
   std::optional<SampledRanks> sample(const parallel::ParallelOptions& wish) const;
   Messages messages(const parallel::Layout& layout, double turns, const parallel::Mesh& mesh);
-  void add_hops(const parallel::Mesh& mesh, double bytes, double turns, Messages& all) const;
+  void add_hops(const parallel::Mesh& mesh, double of_evaluation, double turns, Messages& all);
   double passes_of(const parallel::Layout& layout);
   double computing(const parallel::Layout& layout, double turns, double patches);
   double of_one_patch(const parallel::Layout& layout, double turns, double patches);
   double share_of_blocks(const parallel::Layout& layout, bool is_most) const;
   double filling(const parallel::Layout& layout, const Messages& messages, double turns, double patches);
-  // That of the first rank's group, of a ring its nearest hop; null if there is none, or none with a
-  // bandwidth.
+  double of_displaced(const parallel::Layout& layout, double step);
+  // That of the first rank's group; null if there is none, or none with a bandwidth.
   const Link* link(const parallel::Mesh& mesh, parallel::Axis axis) const;
 
   const engine::Settings& settings_;
@@ -86,9 +102,11 @@ class LeastTime {
   bool blocks_are_equal_;
   parallel::Workload workload_;
   Sampler sample_;
+  Detail detail_;
   std::optional<Alone> alone_;
-  std::map<parallel::Axis, Exchanges> exchanges_;
-  std::map<std::pair<int64_t, int64_t>, double> parts_;  // of seconds_of_part()
+  std::map<std::pair<parallel::Axis, parallel::DisplacedMode>, Exchanges> exchanges_;
+  std::map<bool, std::map<const MappedWork*, double>> undivided_;  // by whether tensor parallelism is 2d
+  std::map<std::tuple<int64_t, int64_t, bool>, double> parts_;     // of seconds_of_part()
 };
 
 }  // namespace tessera::plan

@@ -23,11 +23,21 @@ namespace {
 
 using parallel::ParallelOptions;
 
+// The soonest of those with some degrees.
+struct Costed {
+  ParallelOptions degrees;
+  size_t first = 0, order = 0;  // Candidate::order of the first of theirs, and of the soonest
+  PlannedLayout planned;
+};
+
 struct Candidate {
   ParallelOptions wish;
   parallel::Layout layout;
   double least = 0;  // seconds of the denoiser
+  size_t order = 0;  // of layouts that are equally soon
   bool is_costed = false;
+
+  bool has_more_patches() const { return layout.patches > layout.sizes[parallel::Axis::kPipeline]; }
 };
 
 std::vector<int64_t> divisors(int64_t devices) {
@@ -120,13 +130,23 @@ class Planner {
         add_fixed(wish);
         if (!parallel::violations(wish, workload_).empty()) continue;
         parallel::Layout layout = parallel::resolve_layout(wish, workload_, std::nullopt);
-        const double least = predictor_.least_seconds(layout);
-        candidates.push_back({wish, std::move(layout), least, false});
+        const double rough = predictor_.rough_least_seconds(layout);
+        candidates.push_back({wish, std::move(layout), rough});
       }
     }
+    // Those that are equally soon are in the order of their rough bounds, with more patches than stages last.
+    sort(candidates);
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      candidates[i].order = i + (candidates[i].has_more_patches() ? candidates.size() : 0);
+      candidates[i].least = predictor_.least_seconds(candidates[i].layout);
+    }
+    sort(candidates);
+    return candidates;
+  }
+
+  static void sort(std::vector<Candidate>& candidates) {
     std::stable_sort(candidates.begin(), candidates.end(),
                      [](const Candidate& a, const Candidate& b) { return a.least < b.least; });
-    return candidates;
   }
 
   void add_fixed(ParallelOptions& wish) const {
@@ -152,18 +172,17 @@ class Planner {
   // slower ones are costed too.
   void search(std::vector<Candidate> candidates) {
     // More patches than stages divide the same work further: they come after the others, which bound them.
-    const auto first_more =
-        std::stable_partition(candidates.begin(), candidates.end(), [](const Candidate& each) {
-          return each.layout.patches <= each.layout.sizes[parallel::Axis::kPipeline];
-        });
+    const auto first_more = std::stable_partition(
+        candidates.begin(), candidates.end(), [](const Candidate& each) { return !each.has_more_patches(); });
     const std::span<Candidate> all(candidates);
     const std::span<Candidate> base = all.first(static_cast<size_t>(first_more - candidates.begin()));
     const std::span<Candidate> more = all.subspan(base.size());
     for (size_t wanted = options_.count;; wanted *= 2) {
       cost_below(base, wanted, [&](const Candidate& each) { return each.least; });
       cost_below(more, wanted, [&](const Candidate& each) { return least_of(each); });
-      std::stable_sort(costed_.begin(), costed_.end(), [](const auto& a, const auto& b) {
-        return a.second.prediction.seconds < b.second.prediction.seconds;
+      std::sort(costed_.begin(), costed_.end(), [](const Costed& a, const Costed& b) {
+        return std::pair(a.planned.prediction.seconds, a.first) <
+               std::pair(b.planned.prediction.seconds, b.first);
       });
       choose(wanted);
       const bool are_all =
@@ -195,10 +214,10 @@ class Planner {
   double least_of(const Candidate& each) {
     const ParallelOptions degrees = degrees_of(each.wish);
     const auto found = std::find_if(costed_.begin(), costed_.end(),
-                                    [&](const auto& other) { return other.first == degrees; });
+                                    [&](const Costed& other) { return other.degrees == degrees; });
     return found == costed_.end()
                ? std::numeric_limits<double>::infinity()
-               : predictor_.least_seconds(each.layout, found->second.prediction.step.computing);
+               : predictor_.least_seconds(each.layout, found->planned.prediction.step.computing);
   }
 
   static ParallelOptions degrees_of(ParallelOptions wish) {
@@ -254,11 +273,16 @@ class Planner {
     PlannedLayout planned{each.wish, each.layout, std::move(prediction), name_of(each.wish, each.layout)};
     ParallelOptions degrees = degrees_of(each.wish);
     const auto found = std::find_if(costed_.begin(), costed_.end(),
-                                    [&](const auto& other) { return other.first == degrees; });
+                                    [&](const Costed& other) { return other.degrees == degrees; });
     if (found == costed_.end()) {
-      costed_.emplace_back(std::move(degrees), std::move(planned));
-    } else if (planned.prediction.seconds < found->second.prediction.seconds) {
-      found->second = std::move(planned);
+      costed_.push_back({std::move(degrees), each.order, each.order, std::move(planned)});
+      return;
+    }
+    found->first = std::min(found->first, each.order);
+    if (std::pair(planned.prediction.seconds, each.order) <
+        std::pair(found->planned.prediction.seconds, found->order)) {
+      found->order = each.order;
+      found->planned = std::move(planned);
     }
   }
 
@@ -266,7 +290,7 @@ class Planner {
   double bar(size_t wanted) const {
     if (costed_.size() < wanted) return std::numeric_limits<double>::infinity();
     std::vector<double> seconds;
-    for (const auto& [degrees, planned] : costed_) seconds.push_back(planned.prediction.seconds);
+    for (const Costed& each : costed_) seconds.push_back(each.planned.prediction.seconds);
     std::nth_element(seconds.begin(), seconds.begin() + static_cast<int64_t>(wanted) - 1, seconds.end());
     return seconds[wanted - 1];
   }
@@ -274,13 +298,13 @@ class Planner {
   // The best of the `wanted` soonest that fit.
   void choose(size_t wanted) {
     plan_.best.clear();
-    const std::span<std::pair<ParallelOptions, PlannedLayout>> soonest(costed_.data(),
-                                                                       std::min(wanted, costed_.size()));
+    const std::span<Costed> soonest(costed_.data(), std::min(wanted, costed_.size()));
     in_threads(soonest.size(), [&](Predictor& predictor, size_t i) {
-      PlannedLayout& planned = soonest[i].second;
+      PlannedLayout& planned = soonest[i].planned;
       if (planned.prediction.peak_bytes.empty()) add_memory(predictor, planned);
     });
-    for (const auto& [degrees, planned] : soonest) {
+    for (const Costed& each : soonest) {
+      const PlannedLayout& planned = each.planned;
       if (plan_.best.size() == options_.count) break;
       if (fits(planned.prediction, memory_)) {
         plan_.best.push_back(planned);
@@ -352,7 +376,7 @@ class Planner {
   parallel::Workload workload_;
   std::vector<std::unique_ptr<Predictor>> predictors_;  // one for each thread
   Predictor& predictor_;
-  std::vector<std::pair<ParallelOptions, PlannedLayout>> costed_;  // by degrees
+  std::vector<Costed> costed_;
   Plan plan_;
 };
 

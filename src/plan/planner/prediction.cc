@@ -73,8 +73,8 @@ Predictor::Predictor(const engine::Settings& settings, const engine::Model& mode
       costs_(machine),
       links_(std::move(links)),
       equal_(equal_blocks(settings, model)),
-      least_(settings, model, costs_, links_, are_equal(equal_),
-             [this](const parallel::Layout& layout) { return sample(layout); }) {}
+      rough_least_(settings, model, costs_, links_, are_equal(equal_), sampler(), LeastTime::Detail::kRough),
+      least_(settings, model, costs_, links_, are_equal(equal_), sampler(), LeastTime::Detail::kFull) {}
 
 // Ranks of unequal shares or speeds all take a time of their own.
 bool Predictor::all_differ(const parallel::Layout& layout) const {
@@ -243,6 +243,10 @@ Prediction Predictor::predict(const parallel::Layout& layout) {
   add_ends(layout, prediction);
   add_memory(layout, prediction);
   return prediction;
+}
+
+double Predictor::rough_least_seconds(const parallel::Layout& layout) {
+  return rough_least_.of(layout);
 }
 
 double Predictor::least_seconds(const parallel::Layout& layout, double least_computing) {

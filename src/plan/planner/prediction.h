@@ -57,7 +57,9 @@ class Predictor {
   // All that a request does in the layout, for a fit (plan/planner/fit.h).
   std::vector<MeasuredRun::Piece> pieces(const parallel::Layout& layout);
 
-  // Seconds below which the denoiser cannot be in the layout (plan/planner/least_time.h).
+  // Seconds below which the denoiser cannot be in the layout (plan/planner/least_time.h). The rough ones tell
+  // in which order layouts are worth costing.
+  double rough_least_seconds(const parallel::Layout& layout);
   double least_seconds(const parallel::Layout& layout, double least_computing = 0);
   // Of encoding and decoding in the soonest ways that `wish` leaves open.
   double least_ends(const parallel::ParallelOptions& wish, const parallel::Layout& layout);
@@ -70,6 +72,9 @@ class Predictor {
   const Ends& other_ends(const parallel::ParallelOptions& wish, const parallel::Layout& layout);
   Schedule ends_schedule(const parallel::Layout& layout);
   SampledRanks sample(const parallel::Layout& layout);
+  LeastTime::Sampler sampler() {
+    return [this](const parallel::Layout& layout) { return sample(layout); };
+  }
   // Of `ranks`, with all repeats.
   Schedule schedule(const SampledRanks& ranks);
   bool all_differ(const parallel::Layout& layout) const;
@@ -81,7 +86,7 @@ class Predictor {
   OperationCosts costs_;
   std::vector<Link> links_;
   std::vector<int64_t> equal_;
-  LeastTime least_;
+  LeastTime rough_least_, least_;
   std::map<std::vector<int64_t>, Ends> ends_;  // by what they depend on
 };
 
