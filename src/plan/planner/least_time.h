@@ -27,8 +27,9 @@ class LeastTime {
   // Traces the first rank of each stage of a layout, of the denoiser alone.
   using Sampler = std::function<SampledRanks(const parallel::Layout& layout)>;
 
-  // A rough bound leaves out most messages of displaced patches, of rings and of 2d tensor parallelism, those
-  // beside which a rank copies its own part, and that tensor parallelism does not divide everything.
+  // A rough time leaves out most messages of displaced patches, of rings and of 2d tensor parallelism, those
+  // beside which a rank copies its own part, and that tensor parallelism does not divide everything; a ring
+  // always has its hops, which patches of PipeFusion gather at once. It is no bound, but an order of layouts.
   enum class Detail { kRough, kFull };
 
   // Everything must outlive it. `links` as Costs::links.

@@ -57,8 +57,8 @@ class Predictor {
   // All that a request does in the layout, for a fit (plan/planner/fit.h).
   std::vector<MeasuredRun::Piece> pieces(const parallel::Layout& layout);
 
-  // Seconds below which the denoiser cannot be in the layout (plan/planner/least_time.h). The rough ones tell
-  // in which order layouts are worth costing.
+  // Seconds below which the denoiser cannot be in the layout (plan/planner/least_time.h). The rough ones may
+  // be above that: they only order layouts that are equally soon.
   double rough_least_seconds(const parallel::Layout& layout);
   double least_seconds(const parallel::Layout& layout, double least_computing = 0);
   // Of encoding and decoding in the soonest ways that `wish` leaves open.
