@@ -1,0 +1,167 @@
+#include "serve/world_frames.h"
+
+#include <ATen/Functions.h>
+
+#include <cstring>
+
+#include "core/error.h"
+#include "core/json.h"
+
+namespace tessera::serve {
+namespace {
+
+// Reads a frame's text. Throws Error(kPeer) for what is not of the form that `read` expects.
+template <typename Read>
+auto read_text(const Frame& frame, const Read& read) {
+  try {
+    return read(parse_json(frame.text, "frame"));
+  } catch (const Json::exception& error) {
+    throw Error(ErrorKind::kPeer, "frame", error.what());
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kPeer, "frame", error.message());
+  }
+}
+
+void require_bytes(size_t have, int64_t need) {
+  if (static_cast<int64_t>(have) != need)
+    throw Error(ErrorKind::kPeer, "frame", fmt::format("{} bytes in place of {}", have, need));
+}
+
+// A kind of `last` at most.
+template <typename Kind>
+Kind kind_of(const Json& value, Kind last) {
+  const int kind = value.get<int>();
+  if (kind < 0 || kind > static_cast<int>(last))
+    throw Error(ErrorKind::kPeer, "frame", "is of an unknown kind");
+  return static_cast<Kind>(kind);
+}
+
+at::Tensor latents_of(const std::vector<int64_t>& shape, const std::string& data) {
+  int64_t numbers = 1;
+  for (const int64_t size : shape) {
+    if (size < 0 || size > (1 << 20)) throw Error(ErrorKind::kPeer, "frame", "has an impossible shape");
+    numbers *= size;
+  }
+  require_bytes(data.size(), numbers * static_cast<int64_t>(sizeof(float)));
+  at::Tensor latents = at::empty(shape, at::kFloat);
+  std::memcpy(latents.mutable_data_ptr(), data.data(), data.size());
+  return latents;
+}
+
+Image image_of(const std::vector<int64_t>& size, const std::string& data) {
+  const int64_t height = size.at(0), width = size.at(1);
+  if (height < 0 || width < 0 || height > (1 << 20) || width > (1 << 20))
+    throw Error(ErrorKind::kPeer, "frame", "has an impossible size");
+  require_bytes(data.size(), height * width * 3);
+  return {.height = height, .width = width, .pixels = {data.begin(), data.end()}};
+}
+
+Json seconds_json(const engine::Seconds& s) {
+  return {s.load, s.encode, s.denoise, s.decode, s.write, s.total};
+}
+
+engine::Seconds seconds_of(const std::vector<double>& s) {
+  return {.load = s.at(0),
+          .encode = s.at(1),
+          .denoise = s.at(2),
+          .decode = s.at(3),
+          .write = s.at(4),
+          .total = s.at(5)};
+}
+
+}  // namespace
+
+Frame frame_of(const WorldOrder& order) {
+  const Json text = {{"kind", static_cast<int>(order.kind)},
+                     {"run", order.run},
+                     {"requests", order.requests},
+                     {"preview_every", order.preview_every}};
+  return {.text = text.dump(), .data = order.saved};
+}
+
+WorldOrder order_of(const Frame& frame) {
+  return read_text(frame, [&](const Json& text) {
+    return WorldOrder{.kind = kind_of(text.at("kind"), WorldOrder::Kind::kEnd),
+                      .run = text.at("run").get<int64_t>(),
+                      .requests = text.at("requests").get<std::vector<std::string>>(),
+                      .saved = frame.data,
+                      .preview_every = text.at("preview_every").get<int64_t>()};
+  });
+}
+
+Frame frame_of(const WorldEvent& event) {
+  using Kind = WorldEvent::Kind;
+  Json text = {{"kind", static_cast<int>(event.kind)},
+               {"run", event.run},
+               {"step", event.step},
+               {"steps", event.steps}};
+  Frame frame;
+  switch (event.kind) {
+    case Kind::kStep:
+      break;
+    case Kind::kPreview: {
+      const at::Tensor latents = event.latents.contiguous();
+      text["shape"] = latents.sizes().vec();
+      frame.data.assign(static_cast<const char*>(latents.const_data_ptr()), latents.nbytes());
+      break;
+    }
+    case Kind::kPicture:
+      text["index"] = event.index;
+      text["size"] = {event.image.height, event.image.width};
+      frame.data.assign(event.image.pixels.begin(), event.image.pixels.end());
+      break;
+    case Kind::kSaved:
+      frame.data = event.saved;
+      break;
+    case Kind::kEnded:
+      text["seconds"] = seconds_json(event.seconds);
+      break;
+    case Kind::kFailed:
+      text["exit_code"] = event.exit_code;
+      text["message"] = event.message;
+      break;
+  }
+  frame.text = text.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return frame;
+}
+
+WorldEvent event_of(const Frame& frame) {
+  using Kind = WorldEvent::Kind;
+  return read_text(frame, [&](const Json& text) {
+    WorldEvent event{.kind = kind_of(text.at("kind"), Kind::kFailed), .run = text.at("run").get<int64_t>()};
+    event.step = text.at("step").get<int64_t>();
+    event.steps = text.at("steps").get<int64_t>();
+    switch (event.kind) {
+      case Kind::kStep:
+        break;
+      case Kind::kPreview:
+        event.latents = latents_of(text.at("shape").get<std::vector<int64_t>>(), frame.data);
+        break;
+      case Kind::kPicture:
+        event.index = text.at("index").get<int64_t>();
+        event.image = image_of(text.at("size").get<std::vector<int64_t>>(), frame.data);
+        break;
+      case Kind::kSaved:
+        event.saved = frame.data;
+        break;
+      case Kind::kEnded:
+        event.seconds = seconds_of(text.at("seconds").get<std::vector<double>>());
+        break;
+      case Kind::kFailed:
+        event.exit_code = text.at("exit_code").get<int>();
+        event.message = text.at("message").get<std::string>();
+        break;
+    }
+    return event;
+  });
+}
+
+std::vector<WorldOrder> SocketPort::orders(std::chrono::milliseconds wait) {
+  std::vector<WorldOrder> orders;
+  socket_.flush();
+  while (const auto frame = socket_.read(orders.empty() ? wait : std::chrono::milliseconds(0)))
+    orders.push_back(order_of(*frame));
+  return orders;
+}
+
+}  // namespace tessera::serve

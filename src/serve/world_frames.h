@@ -1,0 +1,28 @@
+// Orders and events of a world as frames, and the way of a world whose front is another process.
+#pragma once
+
+#include "serve/frames.h"
+#include "serve/world.h"
+
+namespace tessera::serve {
+
+// The last two throw Error(kPeer) for a frame that is not one.
+Frame frame_of(const WorldOrder& order);
+Frame frame_of(const WorldEvent& event);
+WorldOrder order_of(const Frame& frame);
+WorldEvent event_of(const Frame& frame);
+
+// The end of rank 0. It waits for the front only to get orders: a front that does not read holds up no step.
+class SocketPort final : public WorldPort {
+ public:
+  explicit SocketPort(Descriptor socket) : socket_(std::move(socket)) {}
+
+  // Throw Error(kPeer) when the front is gone.
+  std::vector<WorldOrder> orders(std::chrono::milliseconds wait) override;
+  void tell(const WorldEvent& event) override { socket_.send(frame_of(event)); }
+
+ private:
+  FrameSocket socket_;
+};
+
+}  // namespace tessera::serve
