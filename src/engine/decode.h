@@ -20,14 +20,14 @@ namespace tessera::engine {
 // after resolution binning. Returns x unchanged if the size is the same.
 at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width);
 
-// Converts x [3, H, W] in [-1, 1] (clamped here) to [H, W, 3] of 8 bits, on the CPU (or of meta, of which
-// nothing is read), rounding half to even. NaN becomes black with a warning, whose advice depends on the
-// decoder's `dtype`.
+// Converts x [3, H, W] in [-1, 1] (clamped here) to [H, W, 3] of 8 bits on the CPU, rounding half to even. A
+// meta tensor gives a meta tensor, and nothing is read. NaN becomes black with a warning, whose advice
+// depends on the decoder's `dtype`.
 at::Tensor to_pixels(const at::Tensor& x, at::ScalarType dtype);
-// The image of pixels [H, W, 3] of 8 bits; of meta it has a size alone.
+// The image of pixels [H, W, 3] of 8 bits; that of a meta tensor has only a size.
 Image image_of(const at::Tensor& pixels);
 
-// Both of them.
+// Does both conversions.
 Image to_image(const at::Tensor& x, at::ScalarType dtype = at::kFloat);
 
 struct DecodeOptions {

@@ -1,6 +1,6 @@
-// Draws the random numbers of a run as diffusers does: one CPU generator per request, all its pictures at
-// once, in fp32. So a seed gives the same pictures as in diffusers, on every device, on any number of ranks,
-// in any batch and in any group of it.
+// Draws the random numbers of a run as diffusers does: one CPU generator per request, for all its pictures at
+// once, in fp32. A seed therefore gives the same pictures as in diffusers, on every device, on any number of
+// ranks, in any batch and in any group of it.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -22,12 +22,12 @@ class Noise {
     int64_t pictures;
   };
   Noise() = default;  // of no pictures
-  // On the meta device draws have shapes alone.
+  // On the meta device, draws have only shapes.
   explicit Noise(const std::vector<Share>& shares, at::Device device = at::kCPU);
 
-  // The same draws from here on, with generators of its own.
+  // Returns a noise that makes the same draws from here on, with its own generators.
   Noise copy() const;
-  // The same, of which only the part of some pictures is returned.
+  // Returns a noise that makes the same draws but returns only the part of some pictures.
   Noise of(const Range& pictures) const;
 
   // The states of the generators, one for each share, and a noise that goes on from such states.

@@ -1,4 +1,4 @@
-// Folders of what ships with the program: models, machines.
+// Folders of the models and machines that ship with the program.
 #pragma once
 
 #include <filesystem>

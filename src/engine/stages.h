@@ -1,6 +1,6 @@
 // A run on one rank is a sequence of stages that all ranks go through in the same order. Each stage begins by
 // asking whether to go on and ends in a settlement of all ranks, including those that have nothing to do in
-// it. So no rank leaves the run while another one can still fail.
+// it. No rank therefore leaves the run while another can still fail.
 #pragma once
 
 #include <chrono>
@@ -87,7 +87,7 @@ class Stages {
     });
   }
 
-  // Within a phase: runs what belongs to none, and adds its time to `total` alone.
+  // Within a phase: runs work that belongs to no phase, and adds its time only to `total`.
   template <typename Work>
   void run_apart(double& total, const Work& work) {
     const double seconds = seconds_of(work);

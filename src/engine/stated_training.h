@@ -1,5 +1,5 @@
-// Reads what a single file says of how its model was trained. Configs come from another folder, so only this
-// shows that they do not fit.
+// Reads what a single file states about the training of its model. Configs come from another folder, so only
+// these statements can show that they do not fit.
 #pragma once
 
 #include <string>

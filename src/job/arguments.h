@@ -1,5 +1,5 @@
-// The arguments of `tessera generate`: the request, the layout of ranks, and the options of this program
-// alone.
+// The arguments of `tessera generate`: the request, the layout of ranks, and the options that only this
+// program has.
 #pragma once
 
 #include <filesystem>
@@ -59,8 +59,8 @@ GenerateArguments make_arguments(Json given);
 std::string write_arguments(const GenerateArguments& arguments);
 GenerateArguments read_arguments(const std::string& text);
 
-// Throws Error(kUsage), listing this host's interfaces, if it has none of that name. Hosts may differ in
-// this.
+// Throws Error(kUsage), listing this host's interfaces, if none has that name. Names may differ between
+// hosts.
 void require_interface(const std::string& name);
 
 }  // namespace tessera::job

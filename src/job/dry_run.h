@@ -1,4 +1,4 @@
-// `tessera generate --dry-run`: says what would run.
+// `tessera generate --dry-run`: shows what would run.
 #pragma once
 
 #include "job/job.h"

@@ -1,5 +1,5 @@
-// Compares the memory that a run needs with what there is, before the run: the kernel would kill it without a
-// word.
+// Compares the memory that a run needs with the memory that exists, before the run, because the kernel would
+// kill it without a message.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct MemoryLack {
   bool is_certain = false;  // the memory cannot be had, even if all else on the host ends
 };
 
-// Returns what ranks lack that need so many bytes together; nothing if the limits allow them.
+// Returns what is lacking for ranks that need this many bytes together; nothing if the limits allow it.
 std::optional<MemoryLack> find_lack(uint64_t need, const std::vector<MemoryLimit>& limits);
 
 // The same for ranks of the job that are on this host, with what may make the run smaller. Runs on GPUs lack

@@ -17,7 +17,7 @@ void attend(const at::Tensor& out, const at::Tensor& q, const at::Tensor& k, con
 struct SoftmaxProgress {
   at::Tensor sums, maxima, totals;
 };
-// Goes on with a part of the keys.
+// Continues with the next part of the keys.
 void attend_part(const SoftmaxProgress& progress, const at::Tensor& q, const at::Tensor& k,
                  const at::Tensor& v, int64_t heads);
 

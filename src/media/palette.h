@@ -12,7 +12,7 @@ struct Palette {
   std::vector<std::array<uint8_t, 3>> colours;  // at most 256, RGB
   std::vector<uint8_t> nearest;                 // of each cell of the colours in the picture
 
-  // The number of the colour that stands for this one, which is a colour of the picture.
+  // The index of the palette colour that replaces this colour of the picture.
   uint8_t operator()(const uint8_t* rgb) const { return nearest[cell(rgb)]; }
   // Colours are distinguished by five bits a channel.
   static size_t cell(const uint8_t* rgb) {

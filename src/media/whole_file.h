@@ -10,8 +10,8 @@
 namespace tessera::media {
 
 // Returns how many bytes the file has to have, at least, by the lengths of its parts (MP4 and MOV, WebM and
-// MKV, GIF, WebP, PNG, JPEG), or nothing if it does not say. libav reads what there is of a video that was
-// cut off and does not complain.
+// MKV, GIF, WebP, PNG, JPEG), or nothing if they do not determine it. libav reads what is left of a truncated
+// video without an error.
 std::optional<int64_t> stated_size(const Source& source);
 
 // Whether the bytes begin a WebP of several pictures, of which libav finds none.

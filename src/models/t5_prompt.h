@@ -16,7 +16,7 @@ namespace tessera::models {
 // Gives kTokens, of each prompt at its true length.
 class T5TextEncoder final : public TextEncoder {
  public:
-  // Returns what of a prompt becomes tokens.
+  // Returns the part of a prompt that becomes tokens.
   using Caption = std::string (*)(const Prompt&);
 
   // Reads two folders. Weights are read at each use unless options.stays.

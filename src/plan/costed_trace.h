@@ -1,5 +1,5 @@
-// Traces with what they cost on a machine, and the tables of that which `tessera analyze hardware` and
-// `tessera analyze report` print.
+// Traces with their costs on a machine, and the tables of these that `tessera analyze hardware` and `tessera
+// analyze report` print.
 #pragma once
 
 #include <memory>
@@ -40,8 +40,8 @@ Table comparison_table(const std::vector<CostedTrace>& traces);
 Table parts_table(const CostedTrace& costed);
 Table ranks_table(const CostedTrace& costed);
 
-// What a steady step of the rank that computes longest takes: by the bound of its operators, and for which it
-// waits; the longest first.
+// The time of a steady step on the rank that computes longest, by the bound of its operators and by what it
+// waits for, the longest first.
 std::vector<std::pair<std::string, double>> bounds_of(const CostedTrace& costed);
 
 }  // namespace tessera::plan

@@ -1,5 +1,5 @@
-// How much of the rate that a machine's data sheet promises its kernels reach: a share for each kind of work,
-// or a table of shares by dtype and size, which `tessera calibrate` measures or fits.
+// The share of a data sheet's rate that a machine's kernels reach: a number for each kind of work, or a table
+// of shares by dtype and size, which `tessera calibrate` measures or fits.
 #pragma once
 
 #include <array>
@@ -35,9 +35,9 @@ size_t size_count(WorkKind kind);
 // Shares at measured sizes. Between them the logarithm of the share is a function of the logarithms of the
 // sizes by the modified method of Shepard (Franke and Nielson, Int. J. Numer. Methods Eng. 15, 1980): through
 // each measured size goes the plane that fits those around it best, and the planes of the nearest weigh the
-// inverse fourth power of their distance. So measured shares are met, and shares that are powers of the sizes
-// are too. Sizes beyond the measured ones have the share of the nearest of these. Equal sizes have their
-// mean.
+// inverse fourth power of their distance. Measured shares are therefore reproduced, as are shares that are
+// powers of the sizes. Sizes beyond the measured ones have the share of the nearest of these. Equal sizes
+// have their mean.
 struct ShareTable {
   struct Point {
     std::vector<double> log_size;
@@ -55,7 +55,7 @@ class Efficiency {
   // The share of the time by the data sheet that work of this size really gets; 1 where nothing is known.
   double share(const Work& work, const std::string& dtype) const;
 
-  // No less than any share() of the kind: the greatest that is known, and for a table a little more, since
+  // An upper bound on share() of the kind: the greatest known share, and for a table a little more, because
   // planes through its points may rise above them.
   double most(WorkKind kind, const std::string& dtype) const;
 

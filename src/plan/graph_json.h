@@ -1,4 +1,4 @@
-// Graphs in the file of a trace (docs/trace.md). Blocks that differ in nothing but numbers are held once.
+// Graphs in the file of a trace (docs/trace.md). Blocks that differ only in numbers are held once.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@ inline constexpr std::array kKinds = {"weight", "input", "constant", "cache"};
 // write, in the order of the program.
 Json write_graph(const Graph& graph);
 
-// Throws Error(kInput) that names `where` for anything but a graph whose nodes read what is there before
-// them, with shapes that fit.
+// Throws Error(kInput) that names `where` unless each node of the graph reads only earlier values, with
+// shapes that fit.
 std::shared_ptr<const Graph> read_graph(const Json& json, const std::string& where, int64_t world_size);
 
 }  // namespace tessera::plan

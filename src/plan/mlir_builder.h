@@ -45,7 +45,7 @@ class MlirBuilder {
 
   // The lines from here on are part of this node.
   void begin_node(NodeLocation location);
-  // What `write` writes is part of another node; the lines behind it are of the present one again.
+  // Attributes the lines that `write` writes to another node; later lines belong to the present one again.
   MlirValue in_node(NodeLocation location, const std::function<MlirValue()>& write);
   // The lines that these results need, and the definitions of the locations that they name.
   struct Text {
@@ -66,7 +66,7 @@ class MlirBuilder {
   MlirValue op(std::string_view name, const std::vector<MlirValue>& operands, const std::string& words,
                TensorShape result);
 
-  // Values that stay as they are where nothing changes.
+  // These return x itself if nothing changes.
   MlirValue reshape(const MlirValue& x, Sizes64 sizes);
   MlirValue transpose(const MlirValue& x, const Sizes64& order);
   MlirValue convert(const MlirValue& x, at::ScalarType dtype);
@@ -74,7 +74,7 @@ class MlirBuilder {
   MlirValue slice(const MlirValue& x, const Sizes64& begins, const Sizes64& lengths);
   // Dimension i of x becomes dimension dims[i] of `sizes`, equal or repeated.
   MlirValue broadcast(const MlirValue& x, const Sizes64& sizes, const Sizes64& dims);
-  // As libtorch broadcasts: from the last dimension on.
+  // Broadcasts as libtorch does: from the last dimension on.
   MlirValue broadcast(const MlirValue& x, const Sizes64& sizes);
 
   MlirValue scalar(double value, at::ScalarType dtype);
@@ -88,12 +88,12 @@ class MlirBuilder {
   MlirValue binary(std::string_view name, const MlirValue& a, double b);
   MlirValue compare(std::string_view direction, const MlirValue& a, const MlirValue& b);  // "LT"
   MlirValue select(const MlirValue& which, const MlirValue& a, const MlirValue& b);
-  // Sums or maxima over dimensions, which go.
+  // Sums or maxima over dimensions, which are removed.
   MlirValue reduce(std::string_view name, const MlirValue& x, const Sizes64& dims);
-  // The same; they stay with one element.
+  // The same; the dimensions stay, with one element each.
   MlirValue reduce_keeping(std::string_view name, const MlirValue& x, const Sizes64& dims);
   MlirValue concat(const std::vector<MlirValue>& parts, int64_t dim);
-  // Zeros before and behind, by dimension.
+  // Adds zeros before and after the elements, by dimension.
   MlirValue pad(const MlirValue& x, const Sizes64& low, const Sizes64& high);
   // Sums of products over a dimension of each, with leading batch dimensions; the result has the dimensions
   // of a, then those of b.
@@ -107,17 +107,17 @@ class MlirBuilder {
                         const std::array<std::array<int64_t, 2>, 2>& padding, const TensorShape& result);
   // The number of the partition that runs the program, int32.
   MlirValue partition();
-  // Of numbers by partition that of the one that runs, and of tensors of one shape.
+  // The number, or the tensor, of the partition that runs; all tensors have one shape.
   MlirValue by_partition(const Sizes64& numbers);
   MlirValue by_partition(const std::vector<at::Tensor>& contents);
-  // The same as slice() and update(), from places that are values.
+  // Like slice() and update(), but the positions are values.
   MlirValue slice_at(const MlirValue& x, const std::vector<MlirValue>& begins, const Sizes64& lengths);
   MlirValue update_at(const MlirValue& x, const MlirValue& part, const std::vector<MlirValue>& begins);
   // A collective among partitions: `attributes` besides the channel. Sums take a function of two numbers.
   MlirValue collective(std::string_view name, const MlirValue& x, const std::string& attributes, bool is_sum,
                        const TensorShape& result);
 
-  // x as a partitioner has to divide it: "<@mesh, [{}, {"x"}]>".
+  // x, constrained to the sharding that a partitioner has to apply: "<@mesh, [{}, {"x"}]>".
   MlirValue constrained(const MlirValue& x, const std::string& sharding);
 
   // x with `part` in place of its elements from `begins` on.
@@ -140,7 +140,7 @@ class MlirBuilder {
   int64_t next_ = 0;         // number of a name
   std::set<int64_t> outer_;  // lines of the program around this region that it needs
   std::vector<Line> lines_;
-  // Regions share them with what is around them.
+  // Regions share them with the program around them.
   std::shared_ptr<std::vector<NodeLocation>> locations_ =
       std::make_shared<std::vector<NodeLocation>>(1, NodeLocation{.name = "constant"});
   size_t location_ = 0;  // of the lines from here on

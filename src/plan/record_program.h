@@ -41,11 +41,11 @@ DenoiserGraphs record_denoiser(const engine::Settings& settings, const engine::M
                                const parallel::Layout& layout, int64_t rank);
 
 // Of a part by its name: "denoiser", "first_step", "decoder", or that of a text encoder of the model. Throws
-// Error(kUsage) for another, naming those that there are.
+// Error(kUsage) for any other name, listing the valid ones.
 Graph record_program(const std::string& part, const engine::Settings& settings, const engine::Model& model,
                      const parallel::Layout& layout, int64_t rank);
 
-// How programs with shardings are wanted.
+// What programs with shardings should look like.
 struct ShardingOptions {
   // The mesh has two axes of these sizes, "x" and "y", instead of one for each method.
   std::optional<std::array<int64_t, 2>> mesh = {};
@@ -59,8 +59,8 @@ struct ShardingOptions {
 // The graphs of one rank, a stage each, sharded as the layout's methods divide them over a mesh of their
 // axes, by the names of parallel::axis_name(). Stages but the first are given the tokens of the one before,
 // `hidden.N`, instead of `latents`, and those but the last give them instead of `prediction`. Throws
-// Error(kUsage) for a method that no sharding says (PipeFusion, stale activations), for parts of different
-// sizes, for a mesh that is not that of the methods, and for sequence parallelism without tensor
+// Error(kUsage) for a method that no sharding can express (PipeFusion, stale activations), for parts of
+// different sizes, for a mesh that is not that of the methods, and for sequence parallelism without tensor
 // parallelism by one axis.
 std::vector<ShardedGraph> record_sharded_programs(const std::string& part, const engine::Settings& settings,
                                                   const engine::Model& model, const parallel::Layout& layout,

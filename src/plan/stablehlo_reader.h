@@ -1,7 +1,7 @@
 // Reads a program in StableHLO's text form (github.com/openxla/stablehlo, docs/spec.md): its operations with
 // the types of what they read and write. Nothing is executed, and the contents of constants are passed over.
 //
-// The short form of operations is read and the generic one, as our programs have them and those of JAX and
+// Both the short and the generic form of operations are read, as in programs of this project, of JAX and of
 // torch_xla. Shapes are static. Regions in which numbers are combined, as in a sort, are passed over; a while
 // has its two, and a case its branches; an `if` is refused.
 #pragma once

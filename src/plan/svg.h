@@ -1,5 +1,4 @@
-// Plots as SVG texts, for pages that need nothing from elsewhere. The name of a plot is what screen readers
-// say of it.
+// Plots as SVG texts, for pages without external resources. Screen readers read out the name of a plot.
 #pragma once
 
 #include <functional>

@@ -57,8 +57,8 @@ std::vector<double> linspace(double first, double last, int64_t count);
 std::optional<std::vector<double>> respaced_sigmas(const JsonConfig& config, double sigma_max,
                                                    double sigma_min, int64_t steps);
 
-// Returns `sigmas` in float32 with the last noise level appended: 0, or `sigma_min` if final_sigmas_type says
-// so.
+// Returns `sigmas` in float32 with the last noise level appended: 0, or `sigma_min` if final_sigmas_type asks
+// for it.
 std::vector<float> with_final_sigma(const JsonConfig& config, const std::vector<double>& sigmas,
                                     double sigma_min);
 

@@ -1,4 +1,4 @@
-// Weights that are coded in blocks of numbers with factors of their own, as GGUF files have them.
+// Weights that are coded in blocks of numbers, each with its own factors, as in GGUF files.
 // Formats: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h
 #pragma once
 

@@ -1,5 +1,5 @@
-// What the transformers of Open-Sora 1.1 and 1.2 share apart from their blocks: all that comes before the
-// first block and after the last.
+// What the transformers of Open-Sora 1.1 and 1.2 share apart from their blocks: everything before the first
+// block and after the last.
 //
 // Shapes: B samples, T frames, n local tokens, C width, k vectors of a modulation.
 #pragma once

@@ -1,4 +1,4 @@
-// The autoencoder of Open-Sora 1.1: the VAE of Stable Diffusion, which codes each frame independently.
+// The autoencoder of Open-Sora 1.1: the VAE of Stable Diffusion, which encodes each frame independently.
 //
 // Shapes: F frames, C latent channels, h x w latent size, H x W image size.
 #pragma once

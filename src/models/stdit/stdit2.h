@@ -30,8 +30,8 @@ class STDiT2 final : public Denoiser {
   std::unique_ptr<Forward> start(const ForwardInputs& inputs) const override;
   at::ScalarType dtype() const override { return ends_.dtype; }
   int64_t conditioning_width() const override { return ends_.config.caption_channels; }
-  // Guides the first three channels of the noise alone, as the public code does; what else is predicted is
-  // that of the positive branch.
+  // Guides only the first three channels of the noise, as the public code does; everything else that is
+  // predicted comes from the positive branch.
   at::Tensor guide(const at::Tensor& negative, const at::Tensor& positive, double scale) const override;
 
  private:

@@ -26,8 +26,8 @@ struct VectorWork {
 struct GemmWork {
   int64_t rows = 0, inner = 0, columns = 0;
   double activation_operations = 0;  // for each element of the output
-  // In how many rows an element of the input is: those of a convolution overlap, and neighbours are read
-  // once.
+  // The number of rows that contain an element of the input: rows of a convolution overlap, and the shared
+  // elements are read once.
   double overlap = 1;
   int64_t bias = 0;             // elements, which are read once
   bool is_convolution = false;  // other kernels than those of products do it, also where no rows overlap

@@ -41,7 +41,7 @@ struct TraceAnalysis {
   double computing(Phase phase) const;  // seconds of the whole run
 };
 
-// The operators of any rank of which no split fits, each once: its name and role.
+// The operators, on any rank, for which no split fits; the name and role of each, once.
 std::vector<std::string> obstacles_of(const Trace& trace, OperationCosts& costs);
 
 // Whether the rank exchanges anything.
