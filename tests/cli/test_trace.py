@@ -118,6 +118,11 @@ def test_trace_of_a_denoiser_alone(box):
         def of_size(side):
             return [*words, "--height", str(8 * side), "--width", str(6 * side)]
         whole = trace_ranks(box, folder, *of_size(pixels[0]), "--output-type", "latent")[1]
+        # FLUX.2's latents get the form that they have in diffusers from the VAE's statistics, which a denoiser alone lacks.
+        events = whole["ranks"][0]["events"]
+        last = max(number for number, event in enumerate(events) if "wait" in event)  # that all ranks are through with the steps
+        assert len(events) - 1 - last == (3 if title == "FLUX.2 klein" else 0), events[last:]
+        del events[last + 1:]
         shutil.copy(folder / part / "config.json", box.folder)
         for place in (folder / part, folder / part / "config.json", "config.json"):
             out, alone = trace_ranks(box, place, *of_size(pixels[1]))
