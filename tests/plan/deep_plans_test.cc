@@ -98,6 +98,19 @@ TEST_F(DeepModel, BoundsKnowWhatTravels) {
     EXPECT_GT(share_of(wish), 0.6) << parallel::degrees_text(wish);
 }
 
+// Where what each message takes by itself is almost all of the time, the bound counts none that is not sent.
+TEST_F(DeepModel, BoundsCountOnlyWhatIsSent) {
+  Machine machine = of_two_levels("h100");
+  for (Link& link : machine.links) link.latency *= 100;
+  const parallel::Workload workload = engine::workload(settings_, model_);
+  Predictor predictor(settings_, model_, machine, machine.links);
+  for (const parallel::ParallelOptions& wish : parallel::valid_wishes(workload, 8, {})) {
+    const parallel::Layout layout = parallel::resolve_layout(wish, workload, std::nullopt);
+    const double share = predictor.least_seconds(layout) / predictor.predict_denoiser(layout).denoise;
+    EXPECT_LE(share, 1) << parallel::degrees_text(wish) << ", " << layout.patches;
+  }
+}
+
 // With room for all there is no bar, and every layout is costed.
 TEST_F(DeepModel, TheBestAreThoseOfAll) {
   for (const char* const name : {"h100", "a100-nvlink"}) {

@@ -17,7 +17,7 @@ namespace {
 
 using parallel::Axis;
 
-// Of numbers by formula: parts that do not divide evenly differ by a little.
+// Of numbers by formula: parts that do not divide evenly, and messages that overlap, differ by a little.
 constexpr double kLeastTimeMargin = 0.95;
 // What a block computes for rows has at most so many times as many elements as what it computes for each
 // step.
@@ -299,7 +299,7 @@ LeastTime::Messages LeastTime::messages(const parallel::Layout& layout, double t
     const double crowd = axis == Axis::kUlysses ? 1 + link->contention * std::max(size(axis) - 2, 0.0) : 1;
     cost.rows +=
         kLeastTimeMargin * traffic.bytes * bytes * crowd * alone().turns / (*link->bandwidth * replicas);
-    cost.patch += traffic.count * count * passes * link->latency * turns;
+    cost.patch += kLeastTimeMargin * traffic.count * count * passes * link->latency * turns;
     if (&cost != &all.bare) all.host += traffic.count * count * passes * link->launch;
   };
   const auto wait = [&](Axis axis, double bytes) {
