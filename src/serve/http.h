@@ -64,7 +64,8 @@ class Exchange {
   virtual void respond(HttpResponse response) = 0;
   // Begins a stream of events with status 200. Comments keep it alive while there are none.
   virtual void begin_events() = 0;
-  // Ends the connection of a client that does not read for so long that HttpLimits::unsent_bytes wait for it.
+  // An event may have any size; one to a client for which more than HttpLimits::unsent_bytes wait, because it
+  // does not read, ends its connection.
   virtual void send(const Event& event) = 0;
   virtual void end_events() = 0;
   virtual bool is_gone() const = 0;

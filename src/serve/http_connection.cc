@@ -440,13 +440,13 @@ void Connection::begin_events(const HttpRequest& request) {
 
 void Connection::send(std::string_view text) {
   if (is_ending_) return;
+  if (pending_.size() > limits().unsent_bytes) return gone();
   if (is_http_1_1_) {
     pending_ += fmt::format("{:x}\r\n{}\r\n", text.size(), text);
   } else {
     pending_ += text;
   }
   was_sent_ = true;
-  if (pending_.size() > limits().unsent_bytes) return gone();
   write_events();
 }
 

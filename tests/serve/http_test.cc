@@ -371,6 +371,17 @@ TEST_F(HttpTest, EndsClientsThatDoNotReadTheirEvents) {
   });
 }
 
+TEST_F(HttpTest, AnEventMayBeLargerThanWhatMayWait) {
+  HttpServer::Options options;
+  options.limits.unsent_bytes = 100'000;
+  start(options);
+  Client one = client();
+  one.get("/events");
+  one.read_until("b\n\n\r\n");
+  on_server([this] { waiting_->send({.data = std::string(300'000, 'x')}); });
+  EXPECT_NE(one.read_until("x\n\n\r\n").find(std::string(300'000, 'x')), std::string::npos);
+}
+
 TEST_F(HttpTest, MoreConnectionsThanAllowedWait) {
   HttpServer::Options options;
   options.limits.connections = 2;
