@@ -151,6 +151,12 @@ HttpResponse error_response(std::string_view path, int status, std::string_view 
   OrderedJson body;
   if (is_automatic) {
     body = {{"error", code}, {"detail", message}, {"body", ""}, {"errors", message}};
+    // The form in which it tells which field is wrong.
+    if (status == 422 && !parameter.empty()) {
+      const OrderedJson detail = {
+          {"loc", OrderedJson::array({"body", parameter})}, {"msg", message}, {"type", "value_error"}};
+      body["detail"] = OrderedJson::array({detail});
+    }
   } else {
     const char* const type = status >= 500   ? "server_error"
                              : status == 429 ? "requests"

@@ -1,0 +1,13 @@
+// OpenAI's videos API over a JobService.
+#pragma once
+
+#include <vector>
+
+#include "serve/api_request.h"
+
+namespace tessera::serve {
+
+// Creates, retrieves, lists and deletes videos, and hands out their files. `service` must outlive the routes.
+std::vector<Route> openai_video_routes(JobService& service, const ApiOptions& options);
+
+}  // namespace tessera::serve

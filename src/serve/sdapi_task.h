@@ -1,0 +1,78 @@
+// A txt2img of AUTOMATIC1111's API that is under way: the jobs of its pictures, and the client that waits.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "serve/awaited_job.h"
+#include "serve/sdapi_request.h"
+
+namespace tessera::serve {
+
+class PictureTask : public std::enable_shared_from_this<PictureTask> {
+ public:
+  PictureTask(JobService& service, std::shared_ptr<Exchange> exchange, PictureCall call, ModelTraits model);
+
+  void begin();
+  // Ends the pictures that are not done: the client gets those that are.
+  void interrupt();
+  // Ends the picture that is under way.
+  void skip();
+
+  const std::string& owner() const { return owner_; }
+  const std::string& name() const { return call_.task; }
+  bool is_under_way() const { return exchange_ != nullptr; }
+  bool is_running() const;  // whether one of its jobs has begun
+  // Of AUTOMATIC1111's form: {progress, eta_relative, state, textinfo, current_task}.
+  OrderedJson progress() const;
+  // The newest preview of the picture under way, a JPEG; nullptr if there is none.
+  std::shared_ptr<const std::string> preview() const;
+
+ private:
+  struct Picture {
+    std::shared_ptr<AwaitedJob> job = {};
+    bool has_ended = false;  // or was skipped
+  };
+
+  void leave();
+  void abandon();
+  void refuse(const JobRefusal& refusal);
+  void end(size_t index);
+  void answer();
+  void finish(HttpResponse response);
+  const Picture* current() const;
+
+  JobService& service_;
+  std::shared_ptr<Exchange> exchange_;  // until the client has its answer
+  const PictureCall call_;
+  const ModelTraits model_;
+  const std::string owner_;
+  std::vector<Picture> pictures_;
+  bool is_interrupted_ = false, is_skipped_ = false;
+};
+
+// The tasks of a server. What has ended is forgotten but for the names of some that clients gave.
+class PictureTasks {
+ public:
+  void add(const std::shared_ptr<PictureTask>& task);
+  // That are under way, in the order in which they came. `name`: one of that name alone; empty: all.
+  std::vector<std::shared_ptr<PictureTask>> of(const std::string& owner, const std::string& name = {});
+  // The one that is running, else the first; nullptr if there is none.
+  std::shared_ptr<PictureTask> current(const std::string& owner, const std::string& name = {});
+  bool has_ended(const std::string& owner, const std::string& name);
+
+ private:
+  void sweep();
+
+  struct Named {
+    std::weak_ptr<PictureTask> task;
+    std::string owner, name;
+  };
+  std::vector<Named> tasks_;
+  std::deque<std::pair<std::string, std::string>> ended_;  // owner and name
+};
+
+}  // namespace tessera::serve
