@@ -129,6 +129,10 @@ class HttpServer {
   void post(std::function<void()> call);
   // Calls it on the server's thread after a time.
   void after(std::chrono::nanoseconds time, std::function<void()> call);
+  // Calls it on the server's thread as long as there is something to read from the descriptor, or its other
+  // end is closed. The descriptor stays the caller's, who keeps it open until unwatch().
+  void watch(int descriptor, std::function<void()> call);
+  void unwatch(int descriptor);
 
   size_t connections() const;  // that are open now
   size_t streams() const;      // of events among them

@@ -5,6 +5,8 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
+#include <map>
+#include <memory>
 
 #include "serve/http_connection.h"
 
@@ -26,15 +28,23 @@ class HttpServer::Impl : public Shared {
 
   void drain();
   void stop() { context.stop(); }
+  void watch(int descriptor, std::function<void()> call);
+  void unwatch(int descriptor);
 
  private:
   using Listener = net::posix::stream_descriptor;
+  struct Watched {
+    net::posix::stream_descriptor descriptor;
+    std::function<void()> call;
+  };
 
   void wait_to_accept(Listener& listener);
   void accept(Listener& listener);
   void accept_again();
   void ping_later();
+  void wait_to_read(const std::shared_ptr<Watched>& watched);
 
+  std::map<int, std::shared_ptr<Watched>> watched_;
   std::deque<Listener> listeners_;
   std::vector<Listener*> paused_;  // those that wait until there is room for a connection
   net::steady_timer ping_timer_;
@@ -43,6 +53,31 @@ class HttpServer::Impl : public Shared {
 HttpServer::Impl::~Impl() {
   // Operations hold connections, and those answers; both go with the context.
   is_over = true;
+  for (const auto& [number, watched] : watched_) watched->descriptor.release();
+}
+
+void HttpServer::Impl::watch(int descriptor, std::function<void()> call) {
+  unwatch(descriptor);
+  const auto watched =
+      std::make_shared<Watched>(Watched{net::posix::stream_descriptor(context, descriptor), std::move(call)});
+  watched_[descriptor] = watched;
+  wait_to_read(watched);
+}
+
+void HttpServer::Impl::unwatch(int descriptor) {
+  const auto found = watched_.find(descriptor);
+  if (found == watched_.end()) return;
+  found->second->descriptor.release();  // which ends the wait
+  watched_.erase(found);
+}
+
+void HttpServer::Impl::wait_to_read(const std::shared_ptr<Watched>& watched) {
+  watched->descriptor.async_wait(net::posix::descriptor_base::wait_read,
+                                 [this, watched](const ErrorCode& code) {
+                                   if (code || !watched->descriptor.is_open()) return;
+                                   watched->call();
+                                   if (watched->descriptor.is_open()) wait_to_read(watched);
+                                 });
 }
 
 void HttpServer::Impl::wait_to_accept(Listener& listener) {
@@ -125,6 +160,12 @@ void HttpServer::after(std::chrono::nanoseconds time, std::function<void()> call
   timer->async_wait([timer, call = std::move(call)](const ErrorCode& code) {
     if (!code) call();
   });
+}
+void HttpServer::watch(int descriptor, std::function<void()> call) {
+  impl_->watch(descriptor, std::move(call));
+}
+void HttpServer::unwatch(int descriptor) {
+  impl_->unwatch(descriptor);
 }
 size_t HttpServer::connections() const {
   return impl_->connections.size();

@@ -102,14 +102,6 @@ class Follower {
   virtual ~Follower() = default;
 };
 
-struct JobFilter {
-  std::optional<std::string> api = {};
-  std::vector<JobState> states = {};  // none: all
-  std::string after = {};             // the id behind which the list begins; empty: at its beginning
-  int64_t limit = 20;
-  bool newest_first = false;  // else in the order in which they were accepted
-};
-
 // All calls are made and all callbacks come on the server's thread. A callback may come before the function
 // has returned. An owner knows of his own jobs alone: those of others are not there.
 class JobService {

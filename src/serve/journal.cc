@@ -28,7 +28,7 @@ constexpr int64_t kVersion = 1;               // of the tables
 constexpr const char* kTables = R"(
   CREATE TABLE jobs(place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL,
                     family TEXT NOT NULL, request TEXT NOT NULL, state INTEGER NOT NULL, attempts INTEGER NOT NULL,
-                    accepted INTEGER NOT NULL, deadline INTEGER, ended INTEGER, error TEXT NOT NULL,
+                    accepted INTEGER NOT NULL, deadline INTEGER, started INTEGER, ended INTEGER, error TEXT NOT NULL,
                     saved_file TEXT, saved_step INTEGER NOT NULL, idempotency_key TEXT, body_hash TEXT NOT NULL);
   CREATE UNIQUE INDEX keys ON jobs(owner, idempotency_key) WHERE idempotency_key IS NOT NULL;
   CREATE INDEX unfinished ON jobs(place) WHERE ended IS NULL;
@@ -43,13 +43,17 @@ constexpr const char* kTables = R"(
 constexpr const char* kJobColumns =
     "id, owner, family, request, deadline, idempotency_key, body_hash, state, attempts, accepted, ended, "
     "error, "
-    "saved_file, saved_step";
+    "saved_file, saved_step, started";
 
 int64_t milliseconds(WallTime time) {
   return time.time_since_epoch().count();
 }
 WallTime wall_time(int64_t milliseconds) {
   return WallTime(std::chrono::milliseconds(milliseconds));
+}
+
+Statement& bind_time(Statement& statement, int index, const std::optional<WallTime>& time) {
+  return time ? statement.bind(index, milliseconds(*time)) : statement.bind_null(index);
 }
 
 // Requests and pictures are their owners' business alone. What is created in the folder is on the disk when
@@ -177,11 +181,7 @@ std::vector<Acceptance> Journal::accept(std::span<const Submission> submissions,
     }
     insert.bind(0, each.id).bind(1, each.owner).bind(2, each.family).bind(3, each.request);
     insert.bind(4, static_cast<int64_t>(JobState::kQueued)).bind(5, milliseconds(now));
-    if (each.deadline) {
-      insert.bind(6, milliseconds(*each.deadline));
-    } else {
-      insert.bind_null(6);
-    }
+    bind_time(insert, 6, each.deadline);
     insert.bind(7, each.idempotency_key).bind(8, each.body_hash).run();
     acceptances.push_back({Acceptance::Kind::kAccepted, each.id});
   }
@@ -216,14 +216,15 @@ void Journal::record(std::span<const Change> changes, WallTime now) {
   }
   const std::vector<std::string> files = saved_files(ids);
   Transaction transaction(database_);
-  Statement change_state(database_,
-                         "UPDATE jobs SET state = ?, attempts = ?, error = ? WHERE id = ? AND ended IS NULL");
+  Statement change_state(
+      database_,
+      "UPDATE jobs SET state = ?, attempts = ?, error = ?, started = ? WHERE id = ? AND ended IS NULL");
   Statement end(
       database_,
       "UPDATE jobs SET ended = ?, saved_file = NULL, saved_step = 0 WHERE id = ? AND ended IS NULL");
   for (const Change& change : changes) {
     change_state.bind(0, static_cast<int64_t>(change.state)).bind(1, change.attempts).bind(2, change.error);
-    change_state.bind(3, change.id).run();
+    bind_time(change_state, 3, change.started).bind(4, change.id).run();
     if (has_ended(change.state)) end.bind(0, milliseconds(now)).bind(1, change.id).run();
   }
   transaction.commit();
@@ -248,7 +249,8 @@ void Journal::save_step(std::span<const std::string> ids, int64_t step, std::spa
   remove_saved({name});  // if all of the jobs have ended
 }
 
-void Journal::succeed(const std::string& id, std::span<const NewResult> results, WallTime now) {
+void Journal::succeed(const std::string& id, std::span<const NewResult> results, WallTime now,
+                      std::optional<WallTime> started) {
   TESSERA_CHECK(is_job_id(id), "a job's id is '{}'", id);
   uint64_t bytes = 0;
   for (const NewResult& result : results) bytes += result.bytes.size();
@@ -271,8 +273,10 @@ void Journal::succeed(const std::string& id, std::span<const NewResult> results,
   }
   flush_folder(results_folder_);
   Statement end(database_,
-                "UPDATE jobs SET state = ?, ended = ?, saved_file = NULL, saved_step = 0 WHERE id = ?");
-  end.bind(0, static_cast<int64_t>(JobState::kSucceeded)).bind(1, milliseconds(now)).bind(2, id).run();
+                "UPDATE jobs SET state = ?, ended = ?, started = ?, saved_file = NULL, saved_step = 0 WHERE "
+                "id = ?");
+  end.bind(0, static_cast<int64_t>(JobState::kSucceeded)).bind(1, milliseconds(now));
+  bind_time(end, 2, started).bind(3, id).run();
   transaction.commit();
   files.keep();
   result_bytes_ += bytes;
@@ -340,6 +344,7 @@ std::vector<JournalJob> Journal::read(Statement& statement) {
     job.error = statement.text(11);
     if (!statement.is_null(12)) job.saved_file = saved_folder_ / statement.text(12);
     job.saved_step = statement.integer(13);
+    if (!statement.is_null(14)) job.started = wall_time(statement.integer(14));
     jobs.push_back(std::move(job));
   }
   return jobs;
@@ -356,6 +361,33 @@ std::optional<JournalJob> Journal::find(std::string_view id) {
   std::vector<JournalJob> found = read(select.bind(0, id));
   if (found.empty()) return std::nullopt;
   return std::move(found.front());
+}
+
+std::vector<JournalJob> Journal::list(const std::string& owner, const JobFilter& filter) {
+  std::string states;
+  for (size_t i = 0; i < kJobStateNames.size(); ++i) {
+    if (filter.includes(static_cast<JobState>(i)))
+      states += fmt::format("{}{}", states.empty() ? "" : ",", i);
+  }
+  Statement select(
+      database_,
+      fmt::format("SELECT {} FROM jobs WHERE owner = ? AND id {} ? AND ended IS NOT NULL AND state "
+                  "IN ({}) AND family = coalesce(?, family) ORDER BY id {} LIMIT ?",
+                  kJobColumns, filter.newest_first ? "<" : ">", states,
+                  filter.newest_first ? "DESC" : "ASC"));
+  // "~" comes behind all ids.
+  const std::string after = filter.newest_first && filter.after.empty() ? "~" : filter.after;
+  select.bind(0, owner).bind(1, after).bind(2, filter.api).bind(3, filter.limit);
+  return read(select);
+}
+
+void Journal::remove(const std::string& id) {
+  const std::vector<std::string> saved = saved_files(std::array{id});
+  Statement results(database_, "SELECT file, bytes FROM results WHERE job = ?");
+  remove_results(results.bind(0, id));
+  Statement remove(database_, "DELETE FROM jobs WHERE id = ?");
+  remove.bind(0, id).run();
+  remove_saved(saved);
 }
 
 std::vector<StoredResult> Journal::results(std::string_view id) {

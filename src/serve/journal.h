@@ -1,6 +1,7 @@
 // What a server has accepted and what came of it, on the disk.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -50,8 +51,8 @@ struct JournalJob {
   JobState state = JobState::kQueued;
   int attempts = 0;  // lost worlds, as the scheduler counts them
   WallTime accepted{};
-  std::optional<WallTime> ended{};
-  std::string error{};  // of a job that has failed
+  std::optional<WallTime> started{}, ended{};
+  std::string error{};  // of a job that has failed, as record() got it
   // Where its run was saved: a file that other jobs have in common with it if they shared the run, and the
   // step that comes next. Empty if it was not saved.
   std::filesystem::path saved_file{};
@@ -69,6 +70,19 @@ struct StoredResult {
 struct NewResult {
   std::string content_type;
   std::span<const std::byte> bytes;
+};
+
+// Which jobs of an owner to list.
+struct JobFilter {
+  std::optional<std::string> api = {};
+  std::vector<JobState> states = {};  // none: all
+  std::string after = {};             // the id behind which the list begins; empty: at its beginning
+  int64_t limit = 20;
+  bool newest_first = false;  // else in the order in which they were accepted
+
+  bool includes(JobState state) const {
+    return states.empty() || std::find(states.begin(), states.end(), state) != states.end();
+  }
 };
 
 // A folder that one server at a time uses: a database (journal.sqlite) and files for what is large. What a
@@ -94,13 +108,15 @@ class Journal {
     JobState state = JobState::kQueued;
     int attempts = 0;
     std::string error{};
+    std::optional<WallTime> started{};
   };
   // Changes jobs that have not ended; for others it has no effect. What was saved of those that end is
   // removed.
   void record(std::span<const Change> changes, WallTime now);
   // A job has succeeded with these results. Where they exceed the cap with those that are there, the oldest
   // ones are removed first. Throws Error(kUsage) if they exceed it alone.
-  void succeed(const std::string& id, std::span<const NewResult> results, WallTime now);
+  void succeed(const std::string& id, std::span<const NewResult> results, WallTime now,
+               std::optional<WallTime> started = {});
   // The run that these jobs share stands at a step; `run` is whatever the caller can take it up from. It
   // takes the place of what was saved of them before.
   void save_step(std::span<const std::string> ids, int64_t step, std::span<const std::byte> run);
@@ -109,9 +125,13 @@ class Journal {
   // process before ended are still called running.
   std::vector<JournalJob> unfinished();
   std::optional<JournalJob> find(std::string_view id);
+  // Of those that have ended.
+  std::vector<JournalJob> list(const std::string& owner, const JobFilter& filter);
   // Of a job, in their order; fewer than there were, or none, if they have expired.
   std::vector<StoredResult> results(std::string_view id);
 
+  // Forgets a job, in whichever state, and its results.
+  void remove(const std::string& id);
   // Removes results whose time has come, and jobs that ended that long ago.
   void remove_expired(WallTime now);
   uint64_t result_bytes() const { return result_bytes_; }

@@ -34,6 +34,7 @@ struct SchedulerOptions {
   // the end of a run another job's turn has to be for the run to make room. To make room costs a world what
   // comes before the steps, such as encoding prompts, a second time.
   Seconds quantum{30};
+  RunId first_run = 1;  // the numbers of runs begin with it
 };
 
 // A job that takes part in the loss of so many worlds shares no world, and fails at the last.
@@ -102,7 +103,8 @@ enum class Cancelled { kAtOnce, kAtNextStep, kHasNoEffect };
 // it.
 class Scheduler {
  public:
-  explicit Scheduler(const SchedulerOptions& options = {}) : options_(options) {}
+  explicit Scheduler(const SchedulerOptions& options = {})
+      : options_(options), next_run_(options.first_run) {}
 
   // The id must be new, the estimate and the numbers positive. Nothing is returned for a job that is
   // accepted.
@@ -227,7 +229,7 @@ class Scheduler {
   bool is_draining_ = false;
   uint64_t bytes_ = 0;
   FairQueue::Ticket next_ticket_ = 0;
-  RunId next_run_ = 1;
+  RunId next_run_;
   FairQueue queue_;
   std::unordered_map<std::string, Record> records_;
   std::unordered_map<std::string, int64_t> jobs_of_owner_;

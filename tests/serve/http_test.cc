@@ -413,6 +413,31 @@ TEST_F(HttpTest, DrainsAfterTheAnswersUnderWay) {
   EXPECT_TRUE(busy.is_closed());
 }
 
+TEST_F(HttpTest, WatchesADescriptorUntilItIsToldNotTo) {
+  start();
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  const Descriptor ours(ends[0]), theirs(ends[1]);
+  std::atomic<int> calls = 0;
+  on_server([&] {
+    server_->watch(theirs.number(), [&] {
+      char byte;
+      if (::recv(theirs.number(), &byte, 1, MSG_DONTWAIT) != 1) return;
+      ++calls;
+      if (byte == 'z') server_->unwatch(theirs.number());
+    });
+  });
+  EXPECT_EQ(calls, 0);
+  ASSERT_EQ(::send(ours.number(), "abz", 3, 0), 3);
+  EXPECT_TRUE(becomes([&] { return calls == 3; }));
+  ASSERT_EQ(::send(ours.number(), "d", 1, 0), 1);
+  on_server([] {});
+  on_server([] {});
+  EXPECT_EQ(calls, 3);
+  on_server([&] { server_->watch(theirs.number(), [&] { server_->unwatch(theirs.number()), ++calls; }); });
+  EXPECT_TRUE(becomes([&] { return calls == 4; }));
+}
+
 TEST_F(HttpTest, EndsAmidRequests) {
   start();
   Client one = client(), two = client();

@@ -205,6 +205,42 @@ TEST_F(JournalTest, FilesAndRowsBelongTogether) {
   EXPECT_EQ(journal_->unfinished().front().saved_step, 0);
 }
 
+TEST_F(JournalTest, ListsWhatHasEndedOfAnOwner) {
+  std::vector<Submission> all;
+  for (uint64_t number = 1; number <= 5; ++number) all.push_back(submission(number));
+  all[3].owner = "another";
+  all[4].family = "images";
+  accept(all);
+  for (const uint64_t number : {1, 3, 4, 5}) succeed(number, "text");
+  journal_->record(
+      std::array{Journal::Change{.id = id_of(2), .state = JobState::kCancelled, .started = kNow}}, kNow);
+  const auto listed = [&](const JobFilter& filter) {
+    std::vector<std::string> ids;
+    for (const JournalJob& each : journal_->list("owner", filter)) ids.push_back(each.submission.id);
+    return ids;
+  };
+  EXPECT_EQ(listed({}), (std::vector{id_of(1), id_of(2), id_of(3), id_of(5)}));
+  EXPECT_EQ(listed({.api = "native", .newest_first = true}), (std::vector{id_of(3), id_of(2), id_of(1)}));
+  EXPECT_EQ(listed({.after = id_of(1), .limit = 2}), (std::vector{id_of(2), id_of(3)}));
+  EXPECT_EQ(listed({.after = id_of(3), .newest_first = true}), (std::vector{id_of(2), id_of(1)}));
+  EXPECT_EQ(listed({.states = {JobState::kCancelled, JobState::kQueued}}), std::vector{id_of(2)});
+  EXPECT_EQ(journal_->find(id_of(2))->started, kNow);
+}
+
+TEST_F(JournalTest, ForgetsAJobWithItsFiles) {
+  accept({submission(1, "key"), submission(2)});
+  journal_->save_step(std::array{id_of(2)}, 3, bytes_of("run"));
+  succeed(1, "text");
+  journal_->remove(id_of(1));
+  journal_->remove(id_of(2));
+  EXPECT_FALSE(journal_->find(id_of(1)));
+  EXPECT_TRUE(journal_->unfinished().empty());
+  EXPECT_EQ(journal_->result_bytes(), 0U);
+  EXPECT_TRUE(names_in(folder_ / "journal" / "results").empty());
+  EXPECT_TRUE(names_in(folder_ / "journal" / "saved").empty());
+  accept({submission(3, "key")});
+}
+
 TEST_F(JournalTest, IsReadableForItsUserAlone) {
   accept({submission(1)});
   struct stat status = {};
