@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 tools/setup.sh fuzz
 tools/build.sh fuzz all
 
-fuzzers=(safetensors gguf json tokenizer messages video file_text exif trace machine stablehlo web_text)
+fuzzers=(safetensors gguf json tokenizer messages video file_text exif trace machine stablehlo web_text api)
 seconds=$(((${FUZZ_SECONDS:-60} + ${#fuzzers[@]} - 1) / ${#fuzzers[@]}))
 export OMP_NUM_THREADS=1
 for name in "${fuzzers[@]}"; do
