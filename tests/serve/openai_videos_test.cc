@@ -59,6 +59,23 @@ TEST_F(OpenAiVideos, CreationTakesFormsAndJson) {
   EXPECT_FALSE(jobs_.jobs.at(2).view.request.request.video.num_frames);  // the model's
 }
 
+TEST_F(OpenAiVideos, AFormThatIsSentAgainIsKnown) {
+  const auto hash = [&](const std::string& body, const std::string& edge) {
+    server_.call(
+        "POST", "/v1/videos", body,
+        {{"Content-Type", "multipart/form-data; boundary=" + edge}, {"x-stainless-retry-count", "1"}});
+    EXPECT_TRUE(jobs_.jobs.back().view.request.is_resend);
+    return jobs_.jobs.back().view.request.body_hash;
+  };
+  const std::string body = form({{"prompt", "a"}, {"@input_reference", kPng}});
+  std::string parted_otherwise = body;
+  for (size_t at = 0; (at = parted_otherwise.find("edge", at)) != std::string::npos;)
+    parted_otherwise.replace(at, 4, "limit");
+  EXPECT_EQ(hash(body, "edge"), hash(parted_otherwise, "limit"));
+  EXPECT_NE(hash(body, "edge"), hash(form({{"prompt", "b"}, {"@input_reference", kPng}}), "edge"));
+  EXPECT_NE(hash(body, "edge"), hash(form({{"prompt", "a"}, {"@input_reference", kPng + "2"}}), "edge"));
+}
+
 TEST_F(OpenAiVideos, MistakesNameTheirField) {
   EXPECT_EQ(refusal({{"prompt", nullptr}}), "prompt");
   EXPECT_EQ(refusal({{"seconds", "soon"}}), "seconds");
