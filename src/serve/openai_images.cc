@@ -11,7 +11,8 @@
 namespace tessera::serve {
 namespace {
 
-constexpr FieldName kImageNames[] = {{"width", "size"}, {"height", "size"}, {"num_images_per_prompt", "n"}};
+constexpr FieldName kImageNames[] = {
+    {"width", "size"}, {"height", "size"}, {"num_images_per_prompt", "n"}, {"format", "output_format"}};
 
 // A client that waits for pictures.
 class ImageAnswer : public std::enable_shared_from_this<ImageAnswer> {

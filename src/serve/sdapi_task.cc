@@ -70,7 +70,9 @@ void PictureTask::finish(HttpResponse response) {
 void PictureTask::refuse(const JobRefusal& refusal) {
   if (!is_under_way()) return;
   abandon();
-  finish(refusal_response(exchange_->request().path, refusal, kPictureNames));
+  JobRefusal answer = refusal;
+  if (answer.error.status == 400) answer.error.status = 422;  // what a wrong field has there
+  finish(refusal_response(exchange_->request().path, answer, kPictureNames));
 }
 
 void PictureTask::end(size_t index) {

@@ -255,7 +255,7 @@ TEST_F(SdApi, OneFailureEndsTheTask) {
   EXPECT_EQ(exchange->json()["errors"], "too large");
   EXPECT_EQ(jobs_.cancelled, std::vector<std::string>{"job1"});
   EXPECT_EQ(exchange.use_count(), 1);
-  jobs_.refusal = JobRefusal{.error = {"invalid_value", "bad", 422}, .parameter = "num_inference_steps"};
+  jobs_.refusal = JobRefusal{.error = {"invalid_value", "bad", 400}, .parameter = "num_inference_steps"};
   EXPECT_EQ(server_.post(kTxt2Img, Json::object())->json()["detail"][0]["loc"][1], "steps");
 }
 
