@@ -350,7 +350,9 @@ void Connection::answer(const HttpRequest& request, HttpResponse response) {
   NamedTexts& headers = response.headers;
   headers.insert(headers.end(), access_headers_.begin(), access_headers_.end());
   headers.emplace_back("X-Request-Id", request.id);
-  if (response.status != 204) headers.emplace_back("Content-Length", std::to_string(content->left()));
+  // That of 304 would be the length of a body that is not sent.
+  if (response.status != 204 && response.status != 304)
+    headers.emplace_back("Content-Length", std::to_string(content->left()));
   if (!response.content_type.empty()) headers.emplace_back("Content-Type", response.content_type);
   headers.emplace_back("Connection", keeps_alive_ ? "keep-alive" : "close");
   if (method_ == "HEAD") content = std::make_unique<Content>();

@@ -98,6 +98,7 @@ class HttpTest : public ::testing::Test {
          }},
         {"GET", "/echo/fixed/b", [](const auto& exchange) { exchange->respond({.body = "fixed"}); }},
         {"GET", "/open", [](const auto& exchange) { exchange->respond({.body = "open"}); }, 0, true},
+        {"GET", "/same", [](const auto& exchange) { exchange->respond({.status = 304, .body = ""}); }},
         {"POST", "/length",
          [](const auto& exchange) {
            exchange->respond({.body = std::to_string(exchange->request().body.size())});
@@ -183,6 +184,8 @@ TEST_F(HttpTest, AnswersRequestsOfAConnectionOneAfterTheOther) {
   EXPECT_TRUE(has(answer, "Connection: keep-alive"));
   one.get("/echo/fixed/b");
   EXPECT_TRUE(one.answer().ends_with("GET |fixed|b"));  // the first of the table that fits
+  one.get("/same");
+  EXPECT_FALSE(has(one.read_until("\r\n\r\n"), "Content-Length"));  // that of what the client has
   // Two at once: the second waits in the server.
   one.send("GET /later HTTP/1.1\r\nHost: here\r\n\r\nGET /echo/1/2 HTTP/1.1\r\nHost: here\r\n\r\n");
   EXPECT_TRUE(one.answer().ends_with("later"));

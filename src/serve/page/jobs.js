@@ -1,0 +1,211 @@
+// The jobs of this owner, as far as the page knows them: asked for again and again, and followed while they run.
+import {ApiError, addressOf, call, fetchBlob, followJob, forget} from './api.js';
+import {announce, counted} from './dom.js';
+
+const ENDED = ['succeeded', 'failed', 'cancelled', 'expired'];
+const UNFINISHED = 'queued,running,encoding';
+const PAGE = 100;
+// Browsers open six connections to a host in all tabs together, and each stream takes one.
+const STREAMS = 2;
+const SECONDS_BUSY = 3, SECONDS_IDLE = 15;
+
+export const hasEnded = job => ENDED.includes(job.state);
+export const isVideo = result => result.content_type.startsWith('video/');
+export const pathOf = (job, index) => `v1/jobs/${job.id}/results/${index}`;
+export const addressOfResult = (job, index) => addressOf(pathOf(job, index));
+export const promptOf = job => [job.request?.prompt ?? ''].flat().join(' · ');
+// Of pictures and videos alike.
+export const resultsOf = job => counted(job.results.length, job.results.every(isVideo) ? 'video' : 'picture');
+
+const jobs = new Map();  // in the order in which they were accepted
+const streams = new Map();
+let onChange = () => {}, timer = 0, isAsking = false;
+
+export const allJobs = () => [...jobs.values()];
+
+function announceEnd(job) {
+  if (job.state === 'succeeded') announce(`Finished: ${resultsOf(job)}.`);
+  else if (job.state !== 'cancelled') announce(`A job ended without a result: ${job.error?.message ?? job.state}.`);
+}
+
+// Seconds until the last step, by those that the page has seen; null before it can say.
+export function secondsLeft({first, step, steps}) {
+  if (!first || step <= first.step) return null;
+  return (steps - step) * (performance.now() - first.at) / 1000 / (step - first.step);
+}
+
+// Quarters of the way are told, not each step.
+function announceProgress(before, job) {
+  if (job.state !== 'running' || !(job.steps > 0)) return;
+  if (before.state === 'queued') return announce('A job has begun.');
+  const quarter = Math.floor(4 * job.step / job.steps);
+  if (quarter > Math.floor(4 * (before.step ?? 0) / job.steps) && quarter < 4) announce(`${25 * quarter} percent.`);
+}
+
+function take(job) {
+  const before = jobs.get(job.id);
+  // What came late, as the answer to a question from before the end, does not bring a job back.
+  if (before && hasEnded(before) && !hasEnded(job)) return;
+  const now = {...before, ...job};
+  if (now.state === 'running' && now.step > 0) now.first ??= {step: now.step, at: performance.now()};
+  jobs.set(job.id, now);
+  if (before && hasEnded(now) && !hasEnded(before)) announceEnd(now);
+  else if (before) announceProgress(before, now);
+  if (hasEnded(now) && now.previewAddress) {
+    URL.revokeObjectURL(now.previewAddress);
+    delete now.previewAddress;
+  }
+}
+
+function drop(id) {
+  const job = jobs.get(id);
+  if (!job) return;
+  job.results?.forEach((_, index) => forget(pathOf(job, index)));
+  jobs.delete(id);
+}
+
+async function takeOne(id) {
+  try {
+    take(await call('GET', `v1/jobs/${id}`));
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.status !== 404) throw error;
+    drop(id);
+  }
+}
+
+// Previews that come while one is being fetched are passed over.
+async function takePreview(id) {
+  const job = jobs.get(id);
+  if (!job || job.isFetching) return;
+  job.isFetching = true;
+  try {
+    const address = await fetchBlob(`v1/jobs/${id}/preview`), now = jobs.get(id), old = now?.previewAddress;
+    if (!now || hasEnded(now)) return URL.revokeObjectURL(address);
+    jobs.set(id, {...now, previewAddress: address});
+    onChange();
+    if (old) setTimeout(() => URL.revokeObjectURL(old), 2000);
+  } catch {
+    // The next one may come.
+  } finally {
+    const now = jobs.get(id);
+    if (now) now.isFetching = false;
+  }
+}
+
+function takeEvent(id, name, value) {
+  if (name === 'preview') {
+    takePreview(id);
+    return null;
+  }
+  if (name === 'result' || !jobs.has(id)) return null;
+  const {state, step, steps, place, error} = value;
+  const known = Object.fromEntries(Object.entries({state, step, steps, place, error}).filter(([, part]) => part !== undefined));
+  if (known.state && ENDED.includes(known.state)) {
+    takeOne(id).then(changed, () => {});  // with its results
+    return 'ended';
+  }
+  take({id, ...known});
+  changed();
+  return null;
+}
+
+// Follows the jobs that run, and those that run next, while somebody may be looking.
+function followSome() {
+  const unfinished = allJobs().filter(job => !hasEnded(job));
+  unfinished.sort((a, b) => (a.state === 'queued') - (b.state === 'queued'));
+  const wanted = document.hidden ? [] : unfinished.slice(0, STREAMS).map(job => job.id);
+  for (const [id, stream] of streams) {
+    if (!wanted.includes(id)) stream.abort();
+  }
+  for (const id of wanted) {
+    if (streams.has(id)) continue;
+    const stream = new AbortController();
+    streams.set(id, stream);
+    followJob(id, stream.signal, (name, value) => takeEvent(id, name, value)).finally(() => {
+      if (streams.get(id) === stream) streams.delete(id);
+    });
+  }
+}
+
+function changed() {
+  followSome();
+  onChange();
+}
+
+async function pages(query, after) {
+  const all = [];
+  for (;;) {
+    const page = (await call('GET', `v1/jobs?limit=${PAGE}${query}${after ? `&after=${after}` : ''}`)).data;
+    all.push(...page);
+    if (page.length < PAGE) return all;
+    after = page.at(-1).id;
+  }
+}
+
+async function ask() {
+  const last = allJobs().at(-1)?.id, waited = allJobs().filter(job => !hasEnded(job)).map(job => job.id);
+  let fresh;
+  try {
+    fresh = await pages('', last);
+  } catch (error) {
+    // The last job that is known has been removed elsewhere.
+    if (!last || !(error instanceof ApiError) || error.status === 401 || error.status >= 500) throw error;
+    fresh = await pages('');
+  }
+  fresh.forEach(take);
+  if (waited.length === 0) return;
+  const unfinished = await pages(`&state=${UNFINISHED}`);
+  unfinished.forEach(take);
+  const still = new Set(unfinished.map(job => job.id));
+  await Promise.all(waited.filter(id => !still.has(id) && jobs.has(id)).map(takeOne));
+}
+
+// Asks for all that may have changed, and again after a while. `onReach` is told whether the server answers.
+async function askAgain(onReach) {
+  clearTimeout(timer);
+  if (isAsking) return;
+  isAsking = true;
+  try {
+    await ask();
+    onReach(true);
+    changed();
+  } catch (error) {
+    onReach(error instanceof ApiError);
+  } finally {
+    isAsking = false;
+    const seconds = allJobs().some(job => !hasEnded(job)) ? SECONDS_BUSY : SECONDS_IDLE;
+    timer = setTimeout(() => askAgain(onReach), 1000 * (document.hidden ? SECONDS_IDLE : seconds));
+  }
+}
+
+export function accept(job) {
+  take(job);
+  changed();
+}
+
+// One that runs ends between two steps.
+export async function cancel(id) {
+  take({id, isCancelled: true});
+  await call('DELETE', `v1/jobs/${id}`);
+  await takeOne(id);
+  changed();
+}
+
+export async function remove(id) {
+  try {
+    await call('DELETE', `v1/jobs/${id}`);
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.status !== 404) throw error;
+  }
+  drop(id);
+  changed();
+}
+
+export function startJobs(draw, onReach) {
+  onChange = draw;
+  document.addEventListener('visibilitychange', () => {
+    followSome();
+    if (!document.hidden) askAgain(onReach);
+  });
+  return askAgain(onReach);
+}
