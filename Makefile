@@ -53,7 +53,7 @@ score: build          ## judge from the pixels what the shipped models make of c
 	@tools/setup.sh python
 	@tools/score/run.sh $(if $(SHORT),--short)
 
-browser: build        ## play videos and open a page of `tessera analyze report` in headless Chromium
+browser: build        ## test the page of the server, play videos and open a report of traces in headless Chromium
 	@tools/setup.sh browser
 	@tools/browser/run.sh $(BUILD)/tessera
 

@@ -42,14 +42,16 @@ def serve(answers, seen):
 
 
 @contextlib.contextmanager
-def browser(program, url):
+def browser(program, *arguments, **options):
+    """Runs a browser with these arguments, the last of which may be an address; `options` are those of Popen."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         words = [program, "--headless", "--disable-gpu", "--no-first-run", "--mute-audio", "--disable-background-networking",
                  "--autoplay-policy=no-user-gesture-required", f"--user-data-dir={profile}"]
         if os.geteuid() == 0:
             words.append("--no-sandbox")  # Chromium does not start as root otherwise
         try:
-            process = subprocess.Popen([*words, url], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            process = subprocess.Popen([*words, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL, **options)
         except OSError as error:
             sys.exit(f"{program}: {error.strerror}; install it (Debian: apt-get install chromium), or name another with --browser")
         try:

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# run.sh PROGRAM: plays a generated video of each format in headless Chromium, and opens a report of traces of every kind of model
-# in it.
+# run.sh PROGRAM: in headless Chromium, uses the page of the server, plays a generated video of each format, and opens a report of
+# traces of every kind of model.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 program=$(realpath "$1")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+
+.venv/bin/python -m pytest -q --tb=short tests/page --program "$program"
 
 videos=()
 for kind in mp4 webm gif; do
