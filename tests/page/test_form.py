@@ -22,6 +22,7 @@ def test_fields_have_labels_defaults_limits_and_help(page):
     page.click("#more summary")
     assert "eta" in page.text("#field-eta-help").lower() or "DDIM" in page.text("#field-eta-help")
     assert page.value("document.querySelector('#field-clean_caption').checked")
+    assert page.value("[...document.querySelector('#field-scheduler').list.options].map(each => each.value).slice(0, 2)") == ["ddim", "dpm++"]
 
 
 def test_a_job_has_what_the_form_shows_and_no_other_fields(page, server, submit):

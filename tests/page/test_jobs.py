@@ -110,6 +110,15 @@ def test_what_others_of_the_owner_did_is_there(server, open_page):
     page.wait(f"[...document.querySelectorAll('#gallery li')].some(tile => tile.textContent.includes('later'))")
 
 
+def test_what_others_did_before_a_job_of_the_page_is_not_missed(server, open_page, submit):
+    page = open_page(server)
+    page.wait("!document.querySelector('#empty').hidden")
+    server.jobs.finish(server.jobs.accept({"prompt": "from elsewhere"}, "", None))
+    submit(page, "of the page")
+    page.wait(f"{TILES} === 1")
+    assert page.text("#gallery") == "from elsewhere"
+
+
 def test_more_jobs_than_one_answer_lists(server, open_page):
     for number in range(130):
         server.jobs.finish(server.jobs.accept({"prompt": f"job {number}", "width": 16, "height": 16}, "", None))

@@ -29,7 +29,7 @@ const helpOf = ({help = ''}) => help.replace(/ ?\(repeat the option\)/g, '').rep
 // Files go as Base64 inside of the request.
 const isFiles = ({name}) => name === 'image';
 const isNumber = ({type}) => type === 'integer' || type === 'number';
-const placeholderOf = field => field.name === 'seed' ? 'random' : field.default === null ? 'chosen by the model' : String(field.default);
+const placeholderOf = field => field.name === 'seed' ? 'random' : field.default === null ? "the model's" : String(field.default);
 
 function selectOf(field) {
   const select = make('select');
@@ -54,8 +54,18 @@ function numberOf(field) {
   return input;
 }
 
+// Names that a text may have, among others.
+function suggestedTexts(field) {
+  const list = make('datalist', {id: `field-${field.name}-list`}, ...field.suggestions.map(value => make('option', {value})));
+  document.body.append(list);
+  const input = make('input', {type: 'text', placeholder: placeholderOf(field), spellcheck: false});
+  input.setAttribute('list', list.id);
+  return input;
+}
+
 function inputOf(field) {
   if (field.choices?.length) return selectOf(field);
+  if (field.suggestions?.length) return suggestedTexts(field);
   if (isNumber(field)) return numberOf(field);
   if (field.type === 'flag') return make('input', {type: 'checkbox'});
   if (field.type === 'seed') return make('input', {type: 'text', inputMode: 'numeric', pattern: '[0-9]{1,20}', title: 'Digits', placeholder: placeholderOf(field)});

@@ -17,11 +17,13 @@ export const promptOf = job => [job.request?.prompt ?? ''].flat().join(' · ');
 // Of pictures and videos alike.
 export const resultsOf = job => counted(job.results.length, job.results.every(isVideo) ? 'video' : 'picture');
 
-const jobs = new Map();  // in the order in which they were accepted
+const jobs = new Map();
 const streams = new Map();
-let onChange = () => {}, timer = 0, isAsking = false;
+let onChange = () => {}, onReach = () => {}, timer = 0, isAsking = false;
+let newest = '';  // the last job that the server has listed
 
-export const allJobs = () => [...jobs.values()];
+// In the order in which they were accepted, which their names follow.
+export const allJobs = () => [...jobs.values()].sort((a, b) => a.id < b.id ? -1 : 1);
 
 function announceEnd(job) {
   if (job.state === 'succeeded') announce(`Finished: ${resultsOf(job)}.`);
@@ -143,16 +145,10 @@ async function pages(query, after) {
 }
 
 async function ask() {
-  const last = allJobs().at(-1)?.id, waited = allJobs().filter(job => !hasEnded(job)).map(job => job.id);
-  let fresh;
-  try {
-    fresh = await pages('', last);
-  } catch (error) {
-    // The last job that is known has been removed elsewhere.
-    if (!last || !(error instanceof ApiError) || error.status === 401 || error.status >= 500) throw error;
-    fresh = await pages('');
-  }
+  const waited = allJobs().filter(job => !hasEnded(job)).map(job => job.id);
+  const fresh = await pages('', newest);
   fresh.forEach(take);
+  newest = fresh.at(-1)?.id ?? newest;
   if (waited.length === 0) return;
   const unfinished = await pages(`&state=${UNFINISHED}`);
   unfinished.forEach(take);
@@ -160,8 +156,8 @@ async function ask() {
   await Promise.all(waited.filter(id => !still.has(id) && jobs.has(id)).map(takeOne));
 }
 
-// Asks for all that may have changed, and again after a while. `onReach` is told whether the server answers.
-async function askAgain(onReach) {
+// Asks for all that may have changed, and again after a while.
+async function askAgain() {
   clearTimeout(timer);
   if (isAsking) return;
   isAsking = true;
@@ -173,14 +169,20 @@ async function askAgain(onReach) {
     onReach(error instanceof ApiError);
   } finally {
     isAsking = false;
-    const seconds = allJobs().some(job => !hasEnded(job)) ? SECONDS_BUSY : SECONDS_IDLE;
-    timer = setTimeout(() => askAgain(onReach), 1000 * (document.hidden ? SECONDS_IDLE : seconds));
+    askLater();
   }
+}
+
+function askLater() {
+  const isBusy = !document.hidden && allJobs().some(job => !hasEnded(job));
+  clearTimeout(timer);
+  timer = setTimeout(askAgain, 1000 * (isBusy ? SECONDS_BUSY : SECONDS_IDLE));
 }
 
 export function accept(job) {
   take(job);
   changed();
+  askLater();
 }
 
 // One that runs ends between two steps.
@@ -201,11 +203,13 @@ export async function remove(id) {
   changed();
 }
 
-export function startJobs(draw, onReach) {
+// `draw` is called after every change, `tellReach` with whether the server answers.
+export function startJobs(draw, tellReach) {
   onChange = draw;
+  onReach = tellReach;
   document.addEventListener('visibilitychange', () => {
     followSome();
-    if (!document.hidden) askAgain(onReach);
+    if (!document.hidden) askAgain();
   });
-  return askAgain(onReach);
+  return askAgain();
 }
