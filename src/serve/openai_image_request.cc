@@ -123,7 +123,7 @@ OrderedJson usage() {
           {"input_tokens_details", {{"text_tokens", 0}, {"image_tokens", 0}}}};
 }
 
-std::string_view event_quality(const ImageCall& call) {
+std::string event_quality(const ImageCall& call) {
   return call.quality == "low" || call.quality == "medium" || call.quality == "high" ? call.quality : "auto";
 }
 
