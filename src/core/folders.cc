@@ -10,6 +10,21 @@ namespace tessera {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// Tessera's own in the folder that the environment names, else in that one of the user's home.
+std::optional<fs::path> own_folder(const char* variable, const char* below_home) {
+  const auto from = [](const char* name, const char* below) -> std::optional<fs::path> {
+    const char* const value = std::getenv(name);
+    if (value == nullptr || !fs::path(value).is_absolute()) return std::nullopt;
+    return fs::path(value) / below / "tessera";
+  };
+  const auto own = from(variable, "");
+  return own ? own : from("HOME", below_home);
+}
+
+}  // namespace
+
 fs::path own_path() {
   std::error_code code;
   Dl_info info = {};
@@ -30,14 +45,12 @@ std::vector<fs::path> install_prefixes() {
   return prefixes;
 }
 
-std::optional<std::filesystem::path> cache_folder() {
-  const auto from = [](const char* variable, const char* below) -> std::optional<std::filesystem::path> {
-    const char* const value = std::getenv(variable);
-    if (value == nullptr || !std::filesystem::path(value).is_absolute()) return std::nullopt;
-    return std::filesystem::path(value) / below / "tessera";
-  };
-  const auto own = from("XDG_CACHE_HOME", "");
-  return own ? own : from("HOME", ".cache");
+std::optional<fs::path> cache_folder() {
+  return own_folder("XDG_CACHE_HOME", ".cache");
+}
+
+std::optional<fs::path> state_folder() {
+  return own_folder("XDG_STATE_HOME", ".local/state");
 }
 
 }  // namespace tessera

@@ -16,8 +16,10 @@ std::filesystem::path own_path();
 // TESSERA_PREFIX in the environment names, if it does, and the one that holds the folder of own_path().
 std::vector<std::filesystem::path> install_prefixes();
 
-// As the XDG base directory specification says: $XDG_CACHE_HOME/tessera or ~/.cache/tessera; nothing if
-// neither variable is an absolute path. It need not exist.
+// As the XDG base directory specification says: $XDG_CACHE_HOME/tessera or ~/.cache/tessera, and
+// $XDG_STATE_HOME/tessera or ~/.local/state/tessera for what cannot be made again; nothing if neither
+// variable is an absolute path. They need not exist.
 std::optional<std::filesystem::path> cache_folder();
+std::optional<std::filesystem::path> state_folder();
 
 }  // namespace tessera

@@ -45,6 +45,16 @@ FieldInfo variant_info() {
       FieldGroup::kModel, "NAME"};
 }
 
+FieldInfo threads_info() {
+  return {"threads",
+          "Threads of each rank [1 where ranks share a host, else as many as there are cores that other "
+          "programs leave]",
+          FieldGroup::kMachine,
+          "N",
+          1,
+          1024};
+}
+
 const Fields<RunOptions>& run_fields() {
   using O = RunOptions;
   const FieldGroup output = FieldGroup::kOutput;
@@ -78,10 +88,7 @@ const Fields<RunOptions>& run_fields() {
       plain_field(&O::model, model_info()),
       plain_field(&O::config, config_info()),
       plain_field(&O::variant, variant_info()),
-      plain_field(&O::threads, {"threads",
-                                "Threads of each rank [1 where ranks share a host, else as many as there are "
-                                "cores that other programs leave]",
-                                FieldGroup::kMachine, "N", 1, 1024}),
+      plain_field(&O::threads, threads_info()),
       plain_field(&O::machine,
                   {"machine",
                    "Machine file, or the name of a machine that ships, by which the run is planned "

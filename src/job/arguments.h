@@ -29,6 +29,7 @@ const Fields<RunOptions>& run_fields();
 FieldInfo model_info();
 FieldInfo config_info();
 FieldInfo variant_info();
+FieldInfo threads_info();
 
 // How ranks exchange messages; each rank has its own values. An option that is left out takes the default of
 // comm::Rendezvous.

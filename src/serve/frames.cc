@@ -105,16 +105,21 @@ std::string read_memory(int memory, uint64_t begin, uint64_t size) {
   return bytes;
 }
 
-Frame frame_of(const std::string& packet, const Descriptor& memory) {
+// `attached` is what came with the packet. It is taken if it is the frame's memory, and stays if it was
+// passed.
+Frame frame_of(const std::string& packet, Descriptor& attached) {
   Header header;
   const auto damaged = [] { throw Error(ErrorKind::kPeer, "frames", "this is no frame"); };
   if (packet.size() < sizeof header) damaged();
   std::memcpy(&header, packet.data(), sizeof header);
   if (header.text > kMostInMemory || header.data > kMostInMemory) damaged();
-  if (memory.number() >= 0)
+  const bool is_in_packet = packet.size() == sizeof header + header.text + header.data;
+  if (attached.number() >= 0 && !is_in_packet) {
+    const Descriptor memory = std::exchange(attached, Descriptor());
     return {.text = read_memory(memory.number(), 0, header.text),
             .data = read_memory(memory.number(), header.text, header.data)};
-  if (packet.size() != sizeof header + header.text + header.data) damaged();
+  }
+  if (!is_in_packet) damaged();
   return {.text = packet.substr(sizeof header, header.text),
           .data = packet.substr(sizeof header + header.text)};
 }
@@ -130,11 +135,13 @@ std::pair<Descriptor, Descriptor> FrameSocket::make_pair() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-FrameSocket::Packet FrameSocket::packet_of(const Frame& frame) {
+FrameSocket::Packet FrameSocket::packet_of(const Frame& frame, Descriptor passed) {
   const Header header{.text = frame.text.size(), .data = frame.data.size()};
-  Packet packet{.bytes = std::string(reinterpret_cast<const char*>(&header), sizeof header)};
+  Packet packet{.bytes = std::string(reinterpret_cast<const char*>(&header), sizeof header),
+                .attached = std::move(passed)};
   if (frame.text.size() + frame.data.size() > kMostInPacket) {
-    packet.memory = shared_memory(frame);
+    TESSERA_CHECK(packet.attached.number() < 0, "a descriptor goes with a small frame only");
+    packet.attached = shared_memory(frame);
   } else {
     packet.bytes += frame.text + frame.data;
   }
@@ -144,15 +151,15 @@ FrameSocket::Packet FrameSocket::packet_of(const Frame& frame) {
 bool FrameSocket::send_packet(const Packet& packet) {
   std::string bytes = packet.bytes;
   Message message(bytes.data(), bytes.size());
-  if (packet.memory.number() >= 0) message.attach(packet.memory.number());
+  if (packet.attached.number() >= 0) message.attach(packet.attached.number());
   if (message.send(socket_.number()) >= 0) return true;
   if (is_closed(errno)) closed();
   if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ETOOMANYREFS) return false;
   throw Error(ErrorKind::kPeer, "frames", "cannot send: " + system_reason(errno));
 }
 
-void FrameSocket::send(const Frame& frame) {
-  Packet packet = packet_of(frame);
+void FrameSocket::send(const Frame& frame, Descriptor passed) {
+  Packet packet = packet_of(frame, std::move(passed));
   if (!flush() || !send_packet(packet)) unsent_.push_back(std::move(packet));
 }
 
@@ -168,10 +175,10 @@ std::optional<Frame> FrameSocket::read(std::chrono::milliseconds wait) {
     Message message(packet.data(), packet.size());
     const ssize_t got = message.receive(socket_.number());
     if (got > 0) {
-      const Descriptor memory = message.attached();
+      passed_ = message.attached();
       if (message.is_cut()) throw Error(ErrorKind::kPeer, "frames", "a frame is too long");
       packet.resize(static_cast<size_t>(got));
-      return frame_of(packet, memory);
+      return frame_of(packet, passed_);
     }
     if (got == 0 || is_closed(errno)) closed();
     if (errno != EAGAIN && errno != EWOULDBLOCK)
@@ -181,21 +188,6 @@ std::optional<Frame> FrameSocket::read(std::chrono::milliseconds wait) {
     pollfd poll = {socket_.number(), static_cast<short>(POLLIN | (flush() ? 0 : POLLOUT)), 0};
     ::poll(&poll, 1, static_cast<int>(time_left(end).count()));
   }
-}
-
-void send_descriptor(int socket, int descriptor) {
-  char byte = 0;
-  Message message(&byte, 1);
-  message.attach(descriptor);
-  if (message.send(socket) < 0) closed();
-}
-
-Descriptor receive_descriptor(int socket) {
-  char byte = 0;
-  Message message(&byte, 1);
-  const ssize_t got = message.receive(socket);
-  if (got == 0 || (got < 0 && is_closed(errno))) closed();
-  return got < 0 ? Descriptor() : message.attached();
 }
 
 }  // namespace tessera::serve

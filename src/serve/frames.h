@@ -29,8 +29,9 @@ class FrameSocket {
   static std::pair<Descriptor, Descriptor> make_pair();
 
   // Sends a frame, or keeps it for flush() if the other end has not read those before. Throws Error(kPeer) if
-  // the other end is closed, and Error(kMemory) if there is no shared memory.
-  void send(const Frame& frame);
+  // the other end is closed, and Error(kMemory) if there is no shared memory. A descriptor goes with a frame
+  // of at most 32 KiB.
+  void send(const Frame& frame, Descriptor passed = Descriptor());
   // Sends what was kept, as far as the other end reads. Returns whether nothing is left.
   bool flush();
   bool has_unsent() const { return !unsent_.empty(); }
@@ -38,24 +39,21 @@ class FrameSocket {
   // Returns the next frame, or nothing if none comes within `wait`. Throws Error(kPeer) at the end of the
   // stream and for what is no frame.
   std::optional<Frame> read(std::chrono::milliseconds wait = std::chrono::milliseconds(0));
+  // The descriptor that came with the frame that was read last; -1 if none did.
+  Descriptor take_passed() { return std::exchange(passed_, Descriptor()); }
 
   int descriptor() const { return socket_.number(); }
 
  private:
   struct Packet {
     std::string bytes;
-    Descriptor memory = Descriptor();  // of a frame that is not in `bytes`
+    Descriptor attached = Descriptor();  // what is passed, or the memory of a frame that is not in `bytes`
   };
-  static Packet packet_of(const Frame& frame);
+  static Packet packet_of(const Frame& frame, Descriptor passed);
   bool send_packet(const Packet& packet);
 
-  Descriptor socket_;
+  Descriptor socket_, passed_ = Descriptor();
   std::deque<Packet> unsent_;
 };
-
-// Passes a descriptor to the process at the other end, and takes one that has been passed; -1 if none has.
-// Both throw Error(kPeer) if the other end is closed.
-void send_descriptor(int socket, int descriptor);
-Descriptor receive_descriptor(int socket);
 
 }  // namespace tessera::serve

@@ -102,11 +102,16 @@ TEST(Frames, RefuseWhatIsNone) {
 }
 
 TEST(Frames, DescriptorsArePassedOn) {
-  const auto [near, far] = FrameSocket::make_pair();
-  EXPECT_EQ(receive_descriptor(far.number()).number(), -1);
+  auto [near, far] = FrameSocket::make_pair();
+  FrameSocket sender(std::move(near)), receiver(std::move(far));
   auto [one, other] = FrameSocket::make_pair();
-  send_descriptor(near.number(), one.number());
-  FrameSocket passed(receive_descriptor(far.number()));
+  sender.send({.text = "with it", .data = ""}, std::move(one));
+  sender.send({.text = "large", .data = std::string(100'000, 'x')});
+  EXPECT_EQ(receiver.take_passed().number(), -1);
+  EXPECT_EQ(receiver.read()->text, "with it");
+  FrameSocket passed(receiver.take_passed());
+  EXPECT_EQ(receiver.read()->text, "large");
+  EXPECT_EQ(receiver.take_passed().number(), -1) << "the memory of a frame is not passed";
   passed.send({.text = "through it", .data = ""});
   EXPECT_EQ(FrameSocket(std::move(other)).read(), (Frame{.text = "through it", .data = ""}));
 }

@@ -1,0 +1,22 @@
+// The front of a server: the process that speaks HTTP, and has the queue, the journal and the results. It
+// computes nothing with tensors.
+#pragma once
+
+#include <vector>
+
+#include "serve/options.h"
+
+namespace tessera::serve {
+
+struct FrontOptions {
+  ServeOptions serve;
+  std::vector<int> listeners;  // listening sockets, which the front takes over
+  int control = -1;            // its end of the pair with the supervisor (serve/control.h), likewise
+};
+
+// Serves until the supervisor tells it to drain and the jobs under way have ended, then returns 0. Must be
+// called on the only thread of a process, which ends afterwards. Throws Error: kUsage and kInput for what
+// another start would refuse as well, as a journal that cannot be read.
+int run_front(const FrontOptions& options);
+
+}  // namespace tessera::serve
