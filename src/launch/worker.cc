@@ -34,8 +34,13 @@ void die_with_parent(pid_t parent) {
   if (::getppid() != parent) ::_exit(128 + SIGKILL);  // it was gone before
 }
 
+void die_with_only_thread(pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(128 + SIGKILL);  // it was gone before
+}
+
 void become_worker(const Worker& worker, pid_t launcher) {
-  die_with_parent(launcher);
+  die_with_only_thread(launcher);
   ::prctl(PR_SET_NAME, fmt::format("tessera:{}", worker.rendezvous.rank).c_str());
   leave_signals_to_parent(worker.status());
 }

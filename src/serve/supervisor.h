@@ -1,0 +1,106 @@
+// The process that starts the front and the worlds of a server, watches them, and replaces what ends or
+// stops. It has one thread and computes nothing, so that nothing but a signal can end it.
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/failure.h"
+#include "serve/control.h"
+
+namespace tessera::serve {
+
+// What the processes do, each in a fork of the supervisor. A failure that they return or throw is told to the
+// supervisor (ControlMessage::kFailed), which says so.
+struct ServerProcesses {
+  // `control` leads to the supervisor.
+  std::function<launch::Failure(Descriptor control)> front;
+  // `port` leads to the front. Forks of the process may have both as well: a world is over when nobody holds
+  // `control` any more.
+  std::function<launch::Failure(int64_t world, Descriptor control, Descriptor port)> world;
+};
+
+class Supervisor {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // `say` gets the lines for those who run the server: what was lost and is replaced, which world is ready.
+  // `on_serving` is called when the front answers for the first time.
+  struct Options {
+    int64_t worlds = 1;
+    std::chrono::milliseconds drain = std::chrono::seconds(30);
+    std::function<void(const std::string&)> say;
+    std::function<void()> on_serving;
+  };
+
+  Supervisor(Options options, ServerProcesses processes);
+  ~Supervisor();  // nothing is left
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  // Starts the processes and watches them until the end of the server:
+  // - SIGTERM, SIGINT or SIGHUP drains it (ControlMessage::kDrain): exit code 0, also when what is under way
+  //   takes longer than `drain`. The second such signal ends it at once.
+  // - The front or a world that says at its first start that it cannot work, because of the request of the
+  //   user, the model or lack of memory, ends it with its exit code and message.
+  // All else that ends, and what is stopped for two seconds, is killed and replaced: at once, and later, if
+  // it does not come as far as to be ready, after up to five seconds. A world outlives the front: its port
+  // stays, and the next front gets it.
+  //
+  // All processes die with this one, which must have one thread.
+  launch::Failure run();
+
+ private:
+  struct Child {
+    std::optional<int64_t> world = {};          // its number; the front has none
+    bool is_running = false;                    // or what is left of it
+    pid_t process = 0;                          // 0: it has ended
+    std::optional<ControlSocket> control = {};  // until nobody has the other end any more
+    Descriptor port = Descriptor();             // of a world: the front's end
+    int64_t starts = 0, vain_starts = 0;        // the latter in a row
+    bool is_ready = false, was_ever_ready = false;
+    Clock::time_point ready_since = {}, next_start = {};
+    bool is_stopped = false;
+    Clock::duration stopped_for = {};
+    std::optional<launch::Failure> failure = {};  // of what runs, or ran last
+
+    std::string name() const;
+  };
+
+  Child& front() { return children_.front(); }
+  Child& world(int64_t number) { return children_.at(static_cast<size_t>(number) + 1); }
+
+  void start(Child& child);
+  [[noreturn]] void become(std::optional<int64_t> world, Descriptor control, Descriptor port, pid_t parent);
+  void tell(Child& child, ControlMessage message);
+  void tell_front_of(Child& world);
+  void wait();
+  void take_signals();
+  void collect();
+  void note(Child& child, int status);
+  void read(Child& child);
+  void obey(Child& child, const ControlMessage& message);
+  void kill_stopped();
+  void replace_ended();
+  void ended(Child& child);
+  void kill(Child& child, const std::string& reason);
+  void kill_all();
+
+  Options options_;
+  ServerProcesses processes_;
+  std::vector<Child> children_;  // the front, then the worlds
+  sigset_t signals_ = {}, before_ = {};
+  Descriptor signal_reader_;
+  Clock::time_point last_look_ = Clock::now(), drained_by_ = Clock::time_point::max();
+  uint64_t memory_kills_before_;
+  std::optional<launch::Failure> end_;
+};
+
+}  // namespace tessera::serve
