@@ -43,26 +43,12 @@ comm::Rendezvous with_options(comm::Rendezvous place, const MessageOptions& mess
   return place;
 }
 
-// Pins only the threads that compute. The threads that move messages already exist, and take any idle core.
-void pin_rank(const comm::Rendezvous& place) {
-  if (place.local_world_size == 1) return;
-  launch::pin_to(launch::share_of(launch::allowed_cores(), place.local_rank, place.local_world_size,
-                                  at::get_num_threads()));
-}
-
 // Keeps c10d and Gloo from reporting lost peers on stderr with stack frames, unless TORCH_CPP_LOG_LEVEL is
 // set.
 void silence_libtorch() {
   if (std::getenv("TORCH_CPP_LOG_LEVEL")) return;
   FLAGS_caffe2_log_level = 3;  // only fatal errors
   std::cerr.rdbuf(nullptr);    // where Gloo writes; nothing else here does
-}
-
-// Moves the job to the device of the rank with this number on its host.
-Job on_local_device(Job job, int64_t local_rank) {
-  at::Device& device = job.settings.request.device;
-  device = use_device(device, local_rank);
-  return job;
 }
 
 // Rank 0 sends its arguments with every choice made, or this text and its exit code if it failed.
@@ -165,6 +151,26 @@ void wish_threads(const std::optional<int>& wish, int64_t local_ranks) {
   if (wish || local_ranks > 1) at::set_num_threads(wish.value_or(1));
 }
 
+void pin_rank(int64_t rank, int64_t ranks) {
+  if (ranks == 1) return;
+  launch::pin_to(launch::share_of(launch::allowed_cores(), rank, ranks, at::get_num_threads()));
+}
+
+Job on_local_device(Job job, int64_t local_rank) {
+  at::Device& device = job.settings.request.device;
+  device = use_device(device, local_rank);
+  return job;
+}
+
+comm::World& join_ranks(const MessageOptions& messages, comm::Rendezvous place, launch::RankStatus& status) {
+  silence_libtorch();
+  if (place.local_world_size == place.world_size) place.interface = "lo";
+  auto& world = *new comm::World(join(with_options(place, messages)));
+  status.preparing();
+  launch::end_between_steps(/*quiet=*/world.rank() != 0);
+  return world;
+}
+
 void run_alone(const Job& job, const std::function<bool()>& cancelled, const FieldSpelling& spelling) {
   wish_threads(job.arguments.run.threads, 1);
   comm::World world;
@@ -173,36 +179,27 @@ void run_alone(const Job& job, const std::function<bool()>& cancelled, const Fie
 }
 
 void run_as_rank(const MessageOptions& messages, const std::function<GenerateArguments()>& read,
-                 comm::Rendezvous place, launch::RankStatus& status, const std::function<bool()>& cancelled,
-                 bool may_pin, const FieldSpelling& spelling) {
-  silence_libtorch();
-  if (place.local_world_size == place.world_size) place.interface = "lo";
-  place = with_options(place, messages);
-  // The world is never destroyed, because its destructor would wait for ranks that are gone.
-  auto& world = *new comm::World(join(place));
-  status.preparing();
-  launch::end_between_steps(/*quiet=*/world.rank() != 0);
+                 const comm::Rendezvous& place, launch::RankStatus& status,
+                 const std::function<bool()>& cancelled, bool may_pin, const FieldSpelling& spelling) {
+  comm::World& world = join_ranks(messages, place, status);
   std::vector<int64_t> all(static_cast<size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
   const Job job = agree(read, place, world.group(all, "world"));
   wish_threads(job.arguments.run.threads, place.local_world_size);
-  if (may_pin) pin_rank(place);
+  if (may_pin) pin_rank(place.local_rank, place.local_world_size);
   run_job(on_local_device(job, place.local_rank), world, status, cancelled, spelling);
   launch::flush_output();
 }
 
 namespace {
 
-// Runs as one of several ranks that run_on_local_ranks() has started. Returns the exit code; the status says
+// Runs as one of several ranks that launch_local_ranks() has started. Returns the exit code; the status says
 // why the rank failed.
-int run_as_worker(const Job& job, const launch::Worker& worker, const FieldSpelling& spelling) {
+int run_as_worker(const launch::Worker& worker, const std::function<void(const launch::Worker&)>& run) {
   launch::RankStatus& status = worker.status();
   comm::prepare_nccl();
-  const auto read = [&] { return job.arguments; };
   try {
-    run_as_rank(
-        job.arguments.messages, read, worker.rendezvous, status, [&] { return worker.statuses.must_end(); },
-        /*may_pin=*/true, spelling);
+    run(worker);
     return 0;
   } catch (const RefusedByFirst&) {
     status.failed({static_cast<int>(ErrorKind::kPeer), "rank 0 refused the request", 0});
@@ -216,16 +213,25 @@ int run_as_worker(const Job& job, const launch::Worker& worker, const FieldSpell
 
 }  // namespace
 
-int run_on_local_ranks(const Job& job, const FieldSpelling& spelling) {
-  if (job.ranks() > kMostRanks)
-    usage_error(field("nproc"), "{} ranks on one host, at most {}", job.ranks(), kMostRanks);
+launch::Failure launch_local_ranks(int64_t ranks, const MessageOptions& messages,
+                                   std::optional<std::chrono::milliseconds> most_stopped,
+                                   const std::function<void(const launch::Worker&)>& run) {
+  if (ranks > kMostRanks) usage_error(field("nproc"), "{} ranks on one host, at most {}", ranks, kMostRanks);
   comm::Rendezvous common;
   common.interface = "lo";
-  common = with_options(common, job.arguments.messages);  // finds errors before ranks start
-  temporary_token();                                      // drawn once, for all ranks
-  const launch::Failure failure = launch::launch_ranks(
-      job.ranks(), common.timeout,
-      [&](const launch::Worker& worker) { return run_as_worker(job, worker, spelling); });
+  common = with_options(common, messages);  // finds errors before ranks start
+  temporary_token();                        // drawn once, for all ranks
+  return launch::launch_ranks(ranks, most_stopped.value_or(common.timeout),
+                              [&](const launch::Worker& worker) { return run_as_worker(worker, run); });
+}
+
+int run_on_local_ranks(const Job& job, const FieldSpelling& spelling) {
+  const launch::Failure failure =
+      launch_local_ranks(job.ranks(), job.arguments.messages, {}, [&](const launch::Worker& worker) {
+        run_as_rank(
+            job.arguments.messages, [&] { return job.arguments; }, worker.rendezvous, worker.status(),
+            [&] { return worker.statuses.must_end(); }, /*may_pin=*/true, spelling);
+      });
   if (failure.exit_code == 0) return 0;
   for (const std::string& path : job.outputs) remove_unfinished_file(path);
   for (const auto& file : {job.arguments.run.report, job.arguments.run.timeline, job.arguments.run.record}) {

@@ -1,6 +1,7 @@
 // How the ranks of a job start or meet, agree on it, and run it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -8,7 +9,9 @@
 #include "comm/world.h"
 #include "core/error.h"
 #include "job/job.h"
+#include "launch/failure.h"
 #include "launch/status.h"
+#include "launch/worker.h"
 
 namespace tessera::job {
 
@@ -20,6 +23,24 @@ struct RefusedByFirst {
 // Chooses the threads with which this rank computes: the `wish`, else one where ranks share a host, else
 // libtorch's, all cores. run_job() starts them.
 void wish_threads(const std::optional<int>& wish, int64_t local_ranks);
+
+// Gives this rank its cores, number `rank` of `ranks` on this host, if there are enough for all. Only the
+// threads that compute are pinned: those that move messages already exist, and take any idle core.
+void pin_rank(int64_t rank, int64_t ranks);
+
+// Moves the job to the device of the rank with this number on its host.
+Job on_local_device(Job job, int64_t local_rank);
+
+// Joins the other ranks at `place`. The world is never destroyed, because its destructor would wait for ranks
+// that are gone.
+comm::World& join_ranks(const MessageOptions& messages, comm::Rendezvous place, launch::RankStatus& status);
+
+// Starts ranks as forks of this process, as launch::launch_ranks() does, and has each do `run`, which may
+// throw. A rank counts as lost when it is stopped for longer than `most_stopped`; by default the timeout of
+// messages. Throws Error if they cannot start.
+launch::Failure launch_local_ranks(int64_t ranks, const MessageOptions& messages,
+                                   std::optional<std::chrono::milliseconds> most_stopped,
+                                   const std::function<void(const launch::Worker&)>& run);
 
 // Runs a job of one rank in this process. Throws as run_job().
 void run_alone(const Job& job, const std::function<bool()>& cancelled, const FieldSpelling& spelling);
@@ -34,7 +55,7 @@ int run_on_local_ranks(const Job& job, const FieldSpelling& spelling);
 // cores for this rank. Throws RefusedByFirst, and every error of this rank; other ranks may then wait, so
 // that the process must end without destroying what is shared.
 void run_as_rank(const MessageOptions& messages, const std::function<GenerateArguments()>& read,
-                 comm::Rendezvous place, launch::RankStatus& status, const std::function<bool()>& cancelled,
-                 bool may_pin, const FieldSpelling& spelling);
+                 const comm::Rendezvous& place, launch::RankStatus& status,
+                 const std::function<bool()>& cancelled, bool may_pin, const FieldSpelling& spelling);
 
 }  // namespace tessera::job
