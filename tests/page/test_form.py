@@ -19,6 +19,8 @@ def test_fields_have_labels_defaults_limits_and_help(page):
     page.click("[aria-controls=field-guidance_scale-help]")
     assert page.text("#field-guidance_scale-help") == "Guidance scale: higher values follow the prompt more closely, 1 turns guidance off"
     assert page.value("document.querySelector('[aria-controls=field-guidance_scale-help]').ariaExpanded") == "true"
+    page.click("[aria-controls=field-num_inference_steps-help]")
+    assert page.value("[...document.querySelectorAll('#main-fields .help')].filter(help => !help.hidden).map(help => help.id)") == ["field-num_inference_steps-help"]
     page.click("#more summary")
     assert "eta" in page.text("#field-eta-help").lower() or "DDIM" in page.text("#field-eta-help")
     assert page.value("document.querySelector('#field-clean_caption').checked")

@@ -5,7 +5,7 @@ import {DICE, icon, make} from './dom.js';
 
 const NAMES = {
   num_inference_steps: 'Steps', guidance_scale: 'Guidance', num_images_per_prompt: 'Pictures', scheduler: 'Sampler',
-  num_frames: 'Frames', fps: 'Frames per second', eta: 'Eta', vae_tiling: 'Decode in tiles', format: 'File format', image: 'Reference pictures'
+  num_frames: 'Frames', fps: 'Frame rate', eta: 'Eta', vae_tiling: 'Decode in tiles', format: 'File format', image: 'Reference pictures'
 };
 // By how much an arrow key changes a number.
 const JUMPS = {width: 16, height: 16, guidance_scale: 0.5, fps: 1};
@@ -115,6 +115,10 @@ function diceOf(input) {
 function questionOf(id, label, help) {
   const button = make('button', {type: 'button', className: 'question', 'aria-expanded': 'false', 'aria-controls': id, 'aria-label': `About ${label.toLowerCase()}`, textContent: '?'});
   button.addEventListener('click', () => {
+    // A help is as wide as the row, so one of them is open in it.
+    for (const other of button.closest('.row').querySelectorAll('.question[aria-expanded=true]')) {
+      if (other !== button) other.click();
+    }
     help.hidden = !help.hidden;
     button.setAttribute('aria-expanded', String(!help.hidden));
   });
