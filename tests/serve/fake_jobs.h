@@ -20,9 +20,9 @@
 
 namespace tessera::serve {
 
-class FakeExchange final : public Exchange {
+class RecordedExchange final : public Exchange {
  public:
-  explicit FakeExchange(HttpRequest request) : request_(std::move(request)) {}
+  explicit RecordedExchange(HttpRequest request) : request_(std::move(request)) {}
 
   const HttpRequest& request() const override { return request_; }
   void respond(HttpResponse answer) override {
@@ -206,9 +206,9 @@ class FakeServer {
  public:
   explicit FakeServer(std::vector<Route> routes) : routes_(std::move(routes)) {}
 
-  std::shared_ptr<FakeExchange> call(const std::string& method, const std::string& target,
-                                     const std::string& body = {}, NamedTexts headers = {},
-                                     const std::string& owner = "me") {
+  std::shared_ptr<RecordedExchange> call(const std::string& method, const std::string& target,
+                                         const std::string& body = {}, NamedTexts headers = {},
+                                         const std::string& owner = "me") {
     const size_t question = target.find('?');
     const std::string path = target.substr(0, question);
     HttpRequest request;
@@ -224,7 +224,7 @@ class FakeServer {
     request.headers.emplace_back("Host", "here:1234");
     const auto match = routes_.find(method, path);
     if (match.parameters) request.parameters = *match.parameters;
-    auto exchange = std::make_shared<FakeExchange>(std::move(request));
+    auto exchange = std::make_shared<RecordedExchange>(std::move(request));
     if (match.route) {
       match.route->handler(exchange);
     } else {
@@ -232,10 +232,10 @@ class FakeServer {
     }
     return exchange;
   }
-  std::shared_ptr<FakeExchange> post(const std::string& path, const Json& body, NamedTexts headers = {}) {
+  std::shared_ptr<RecordedExchange> post(const std::string& path, const Json& body, NamedTexts headers = {}) {
     return call("POST", path, body.dump(), std::move(headers));
   }
-  std::shared_ptr<FakeExchange> get(const std::string& target) { return call("GET", target); }
+  std::shared_ptr<RecordedExchange> get(const std::string& target) { return call("GET", target); }
 
  private:
   Routes routes_;

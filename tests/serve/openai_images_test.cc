@@ -20,7 +20,7 @@ class OpenAiImages : public ::testing::Test {
   FakeServer server_{openai_image_routes(jobs_, {})};
 
   // The error of an answer, "400 CODE PARAM".
-  static std::string error_of(const FakeExchange& exchange) {
+  static std::string error_of(const RecordedExchange& exchange) {
     const Json error = exchange.json().at("error");
     EXPECT_EQ(error.size(), 4U) << error;
     return fmt::format("{} {} {}", exchange.status(), error.at("code").get<std::string>(),
@@ -159,7 +159,7 @@ TEST_F(OpenAiImages, RefusalsAndFailuresBecomeAnswers) {
 TEST_F(OpenAiImages, AClientThatGoesIsNotWaitedFor) {
   const auto exchange = server_.post(kPath, {{"prompt", "a"}});
   EXPECT_EQ(jobs_.followers(0), 1U);
-  std::weak_ptr<FakeExchange> weak = exchange;
+  std::weak_ptr<RecordedExchange> weak = exchange;
   exchange->go();
   EXPECT_EQ(jobs_.followers(0), 0U);
   jobs_.succeed(0, {"x"});
