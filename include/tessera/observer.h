@@ -33,7 +33,9 @@ struct Preview {
   double timestep = 0;  // of that step
   at::Tensor
       latents;  // [N, C, (T,) h, w], fp32, on the CPU, of the N pictures of the group; not to be changed
-  std::vector<Image> images;  // N, decoded, in the model's size; only if asked for
+  at::Tensor sample;  // likewise, without noise: what the step has predicted of the last latents
+  // N, only if asked for: decoded, in the model's size; or sketches.
+  std::vector<Image> images;
   int64_t first_picture = 0;  // the place of the group's first picture in the batch
 };
 
@@ -60,6 +62,9 @@ struct Observer {
   std::function<void(const Preview&)> previewed;
   int64_t preview_every = 0;
   bool preview_images = false;  // decodes all pictures, with the decoder beside the denoiser in memory
+  // Otherwise: makes approximate pictures of Preview::sample, at most 256 pixels high or wide, by a matrix
+  // that takes the channels of latents to colours. The first time it is found, by decoding a small picture.
+  bool preview_sketches = false;
   // Asked before every phase, step and picture and after every phase; true ends the run with Cancelled. It
   // may read what another thread sets (an atomic). With several ranks, only rank 0 is asked.
   std::function<bool()> cancelled;

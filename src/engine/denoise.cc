@@ -30,6 +30,7 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
         latents_(start_.latents, work.stage, ranks_),
         guide_(work.guidance, work.stage.denoiser(), ranks_, latents_),
         solvers_(static_cast<size_t>(cut().patches)),
+        samples_(static_cast<size_t>(cut().patches)),
         pipeline_(schedule(), *this, ranks_.pipeline) {
     step_sums_ = at::zeros({sampler().steps()}, start_.latents.options().dtype(at::kDouble));
     TESSERA_CHECK(static_cast<int64_t>(work.guidance.pictures.size()) == start_.latents.size(0),
@@ -78,7 +79,11 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
       const int64_t last = ranks_.pipeline.size - 1;
       const int64_t count = std::stoll(comm::broadcast_bytes(std::to_string(own), last, ranks_.pipeline));
       for (int64_t i = 0; i < count; ++i) {
-        at::Tensor whole = gather_all(of_last_stage(member, static_cast<size_t>(i)));
+        std::vector<at::Tensor> by_patch;
+        for (const samplers::SamplerState& each : solvers_) {
+          if (is_last_stage()) by_patch.push_back((each.*member)[static_cast<size_t>(i)]);
+        }
+        at::Tensor whole = gather_all(of_last_stage(by_patch));
         if (whole.defined()) (state.solver.*member).push_back(std::move(whole));
       }
     }
@@ -112,14 +117,20 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
     if (ranks_.pipeline.size > 1) enter_frames(step, patches);  // of this stage's latents
     const std::vector<at::Tensor> predictions =
         latents_.split(is_positive_alone(step) ? output[0] : guide_(output[0], timestep_of(step)), patches);
+    const bool is_shown = wants_latents(step);
     const at::Tensor changing = work_.given ? work_.given->masks(step).changing : at::Tensor();
     for (int64_t patch = patches.begin; patch < patches.end(); ++patch) {
       const at::Tensor& z = latents_.patch(patch);
       const at::Tensor fresh = needs_noise ? latents_.select(fresh_, {patch, 1}) : at::Tensor();
-      at::Tensor next = sampler().step(predictions[static_cast<size_t>(patch - patches.begin)], step, z,
-                                       solver(patch), fresh);
-      if (changing.defined())
-        next = at::where(of_latents(latents_.select_frames(changing, {patch, 1})), next, z);
+      const at::Tensor& prediction = predictions[static_cast<size_t>(patch - patches.begin)];
+      at::Tensor next = sampler().step(prediction, step, z, solver(patch), fresh);
+      at::Tensor changes;
+      if (changing.defined()) changes = of_latents(latents_.select_frames(changing, {patch, 1}));
+      if (changes.defined()) next = at::where(changes, next, z);
+      if (is_shown) {
+        const at::Tensor sample = sampler().predicted_sample(prediction, step, z);
+        samples_[static_cast<size_t>(patch)] = changes.defined() ? at::where(changes, sample, z) : sample;
+      }
       step_sums_.select(0, step).add_(next.sum(at::kDouble));
       latents_.set_patch(patch, std::move(next));
     }
@@ -200,23 +211,23 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
   bool has_latents() const { return ranks_.pipeline.rank == 0 && is_first_copy(); }
   bool is_last_stage() const { return ranks_.pipeline.rank + 1 == ranks_.pipeline.size; }
 
-  void preview(int64_t step) const {
-    if (!has_latents()) return;
-    at::Tensor z = ranks_.replica.size == 1 ? latents_.joined(cut().all_patches()) : latents_.gather();
-    if (!z.defined()) return;
-    z = gather_pictures(z.cpu(), latents_.sizes()[0], ranks_.data);
-    if (z.defined()) observer_.previewed({step, timestep_of(step), z, {}});
+  // Every rank takes part.
+  void preview(int64_t step) {
+    const at::Tensor sample = of_last_stage(samples_);
+    samples_.assign(samples_.size(), at::Tensor());
+    const at::Tensor z = has_latents() ? latents_.gather() : at::Tensor();
+    Preview shown;
+    shown.step = step;
+    shown.timestep = timestep_of(step);
+    shown.latents = gathered(z);
+    shown.sample = gathered(sample);
+    if (shown.latents.defined()) observer_.previewed(shown);
   }
 
-  // Gathers one of the solver's tensors for the pictures of the replica on its rank 0. The last stage has the
-  // solver.
-  at::Tensor of_last_stage(std::vector<at::Tensor> samplers::SamplerState::*member, size_t i) const {
+  // Gathers a tensor that the last stage has for each patch, for the pictures of the replica on its rank 0.
+  at::Tensor of_last_stage(const std::vector<at::Tensor>& by_patch) const {
     at::Tensor whole;
-    if (is_last_stage() && is_first_copy()) {
-      std::vector<at::Tensor> by_patch;
-      for (const samplers::SamplerState& each : solvers_) by_patch.push_back((each.*member)[i]);
-      whole = latents_.gather(latents_.join(by_patch));
-    }
+    if (is_last_stage() && is_first_copy()) whole = latents_.gather(latents_.join(by_patch));
     const int64_t last = ranks_.pipeline.size - 1;
     if (last == 0 || ranks_.sequence.rank > 0 || !is_first_copy()) return whole;
     if (is_last_stage()) comm::send(whole.contiguous(), 0, ranks_.pipeline).wait();
@@ -229,10 +240,14 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
   }
 
   // Gathers what the first ranks of replicas have of their own pictures on rank 0 of the world, on the CPU.
-  at::Tensor gather_all(const at::Tensor& of_replica) const {
+  at::Tensor gathered(const at::Tensor& of_replica) const {
     if (!of_replica.defined()) return {};
-    const at::Tensor all = gather_pictures(of_replica.cpu(), latents_.sizes()[0], ranks_.data);
-    return all.defined() ? all.clone() : all;  // the loop goes on with its own
+    return gather_pictures(of_replica.cpu(), latents_.sizes()[0], ranks_.data);
+  }
+  // The same in memory of its own: the loop goes on with the rest.
+  at::Tensor gather_all(const at::Tensor& of_replica) const {
+    const at::Tensor all = gathered(of_replica);
+    return all.defined() ? all.clone() : all;
   }
 
   const Denoising& work_;
@@ -245,6 +260,7 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
   LocalLatents latents_;
   BranchCombiner guide_;
   std::vector<samplers::SamplerState> solvers_;  // by patch
+  std::vector<at::Tensor> samples_;              // on the last stage, of a step that is shown, by patch
   at::Tensor noise_of_frames_;                   // of those that enter in the step, shaped like all latents
   at::Tensor fresh_;                             // the step's noise, shaped like all latents
   parallel::Pipeline pipeline_;

@@ -54,7 +54,8 @@ std::unique_ptr<Sampler> make_lcm(const JsonConfig& config, const SamplerRun& ru
     const NoiseLevel next = last ? NoiseLevel{1, 0} : level_at(schedule, timesteps[i + 1]);
     LinearStep step;
     step.timestep = static_cast<double>(timesteps[i]);
-    step.convert = to_sample(prediction, level_at(schedule, timesteps[i]));
+    step.sample = to_sample(prediction, level_at(schedule, timesteps[i]));
+    step.convert = step.sample;
     step.predictor.z = next.alpha * kSigmaData * kSigmaData / square;
     step.predictor.history = {next.alpha * time / std::sqrt(square)};
     if (!last) step.predictor.noise = next.sigma;
@@ -77,6 +78,7 @@ std::unique_ptr<Sampler> make_tcd(const JsonConfig& config, const SamplerRun& ru
     const float below = static_cast<float>(1 - run.eta) * static_cast<float>(next);
     const NoiseLevel target = level_at(schedule, static_cast<int64_t>(below));
     LinearStep step;
+    step.sample = to_sample(prediction, level_at(schedule, timesteps[i]));
     step.predictor = renoised(prediction, level_at(schedule, timesteps[i]), target);
     step.timestep = static_cast<double>(timesteps[i]);
     if (run.eta > 0 && !last) {

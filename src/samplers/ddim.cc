@@ -35,9 +35,10 @@ LinearStep ddim_step(Prediction prediction, double alpha_cumprod, double next_al
   const NoiseLevel level{std::sqrt(alpha_cumprod), std::sqrt(1 - alpha_cumprod)};
   const NoiseLevel next{std::sqrt(next_alpha_cumprod), epsilon};
   LinearStep step;
+  step.sample = to_sample(prediction, level);
   if (limits) {
     // Only x_0 is limited; the predicted noise is not recomputed from it.
-    step.convert = to_sample(prediction, level);
+    step.convert = step.sample;
     step.predictor = renoised(prediction, level, {0, next.sigma});
     step.predictor.history = {next.alpha};
   } else {

@@ -39,7 +39,8 @@ std::unique_ptr<Sampler> make_ddpm(const JsonConfig& config, const SamplerRun& r
     const double alpha = product / next, beta = 1 - alpha;
     LinearStep step;
     step.timestep = static_cast<double>(timesteps[i]);
-    step.convert = to_sample(prediction, {std::sqrt(product), std::sqrt(1 - product)});
+    step.sample = to_sample(prediction, {std::sqrt(product), std::sqrt(1 - product)});
+    step.convert = step.sample;
     step.predictor.z = std::sqrt(alpha) * (1 - next) / (1 - product);
     step.predictor.history = {std::sqrt(next) * beta / (1 - product)};
     if (timesteps[i] > 0 && !run.ends_in_sample) {

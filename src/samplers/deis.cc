@@ -71,6 +71,7 @@ std::unique_ptr<Sampler> make_deis(const JsonConfig& config, const SamplerRun& r
     if (solver.limit) {
       set_conversion(step, /*on_samples=*/false, prediction, source, solver.limit);
     } else {
+      step.sample = to_sample(prediction, source);
       step.convert = to_noise(prediction, source);
     }
     step.predictor.z = target.alpha / source.alpha;

@@ -44,8 +44,9 @@ struct Preconditioning {
     LinearStep result;
     result.timestep = 0.25F * std::log(static_cast<float>(sigma));
     result.input_divisor = std::sqrt(variance);
-    result.convert = {sigma_data * sigma_data / variance,
-                      prediction == Prediction::kEpsilon ? output : -output, 1};
+    result.sample = {sigma_data * sigma_data / variance,
+                     prediction == Prediction::kEpsilon ? output : -output, 1};
+    result.convert = result.sample;
     return result;
   }
 };

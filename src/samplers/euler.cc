@@ -19,6 +19,7 @@ LinearStep euler_step(Prediction prediction, double sigma, double end) {
   const double stride = (end - sigma) / sigma;
   LinearStep step;
   step.input_divisor = std::sqrt(sigma * sigma + 1);
+  step.sample = sample;
   step.predictor.z = 1 + stride * (1 - sample.z);
   step.predictor.output = -stride * sample.output;
   return step;

@@ -85,6 +85,7 @@ std::unique_ptr<Sampler> make_flow_euler(const JsonConfig& config, const Sampler
     const double next = sigmas[i + 1];
     LinearStep step;
     step.timestep = sigmas[i] * static_cast<float>(train_timesteps);
+    step.sample = {1, static_cast<double>(sigmas.back()) - sigma, 1};
     if (stochastic) {
       step.predictor = {.z = 1 - next, .output = -(1 - next) * sigma, .history = {}, .noise = next};
     } else {

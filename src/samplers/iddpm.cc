@@ -35,14 +35,18 @@ at::Tensor Iddpm::step(const at::Tensor& model_output, int64_t index, const at::
   const auto i = static_cast<size_t>(index);
   const double product = alphas_cumprod_[i], next = alphas_cumprod_[i + 1];
   const double alpha = product / next, beta = 1 - alpha;
-  const auto parts = model_output.chunk(2, 1);
-  const at::Tensor sample = (z - std::sqrt(1 - product) * parts[0]) / std::sqrt(product);
-  at::Tensor mean =
-      (beta * std::sqrt(next) / (1 - product)) * sample + ((1 - next) * std::sqrt(alpha) / (1 - product)) * z;
+  at::Tensor mean = (beta * std::sqrt(next) / (1 - product)) * predicted_sample(model_output, index, z) +
+                    ((1 - next) * std::sqrt(alpha) / (1 - product)) * z;
   if (index + 1 == steps()) return mean;
   const double most = std::log(beta), least = std::log(beta * (1 - next) / (1 - product));
+  const auto parts = model_output.chunk(2, 1);
   const at::Tensor log_variance = least + (parts[1] + 1) * ((most - least) / 2);
   return mean + (0.5 * log_variance).exp() * noise;
+}
+
+at::Tensor Iddpm::predicted_sample(const at::Tensor& model_output, int64_t index, const at::Tensor& z) const {
+  const double product = alphas_cumprod_[static_cast<size_t>(index)];
+  return (z - std::sqrt(1 - product) * model_output.chunk(2, 1)[0]) / std::sqrt(product);
 }
 
 // The public code counts the steps that are left, and compares them with the mask's share of all steps. A

@@ -152,7 +152,8 @@ LinearStep slope_step(Prediction prediction, double sigma, double timestep) {
   LinearStep step;
   step.timestep = timestep;
   step.input_divisor = std::sqrt(sigma * sigma + 1);
-  step.convert = to_sample_at(prediction, sigma);
+  step.sample = to_sample_at(prediction, sigma);
+  step.convert = step.sample;
   step.to_noise = {1, sigma};
   return step;
 }
@@ -192,7 +193,8 @@ std::optional<SampleLimit> read_limit(const JsonConfig& config, bool clips_by_de
 void set_conversion(LinearStep& step, bool on_samples, Prediction prediction, const NoiseLevel& level,
                     const std::optional<SampleLimit>& limit) {
   const bool by_sample = on_samples || limit;
-  step.convert = by_sample ? to_sample(prediction, level) : to_epsilon(prediction, level);
+  step.sample = to_sample(prediction, level);
+  step.convert = by_sample ? step.sample : to_epsilon(prediction, level);
   if (by_sample && !on_samples) step.to_noise = level;
 }
 
@@ -250,6 +252,13 @@ at::Tensor LinearSampler::step(const at::Tensor& model_output, int64_t index, co
     if (solver_.steps[position + 1].corrector->noise) state.extra.push_back(noise.clone());
   }
   return result;
+}
+
+at::Tensor LinearSampler::predicted_sample(const at::Tensor& model_output, int64_t index,
+                                           const at::Tensor& z) const {
+  at::Tensor sample = convert(solver_.steps.at(static_cast<size_t>(index)).sample, model_output, z);
+  if (solver_.limit) limit_sample(*solver_.limit, sample);
+  return sample;
 }
 
 std::vector<std::vector<double>> lagrange_polynomials(const std::vector<double>& nodes) {

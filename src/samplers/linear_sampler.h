@@ -52,6 +52,7 @@ Combination renoised(Prediction prediction, const NoiseLevel& level, const Noise
 struct LinearStep {
   double timestep = 0;
   double input_divisor = 1;              // of the model's input
+  Conversion sample{0, 1, 1};            // yields x_0, for who looks on
   Conversion convert{0, 1, 1};           // yields the m of this step
   std::optional<NoiseLevel> to_noise;    // then m, which is x_0, becomes the noise (z - alpha * m) / sigma
   std::optional<Combination> corrector;  // replaces the latents, given those that entered the step before
@@ -107,6 +108,8 @@ class LinearSampler final : public Sampler {
   at::Tensor scale_model_input(const at::Tensor& z, int64_t index) const override;
   at::Tensor step(const at::Tensor& model_output, int64_t index, const at::Tensor& z, SamplerState& state,
                   const at::Tensor& noise) const override;
+  at::Tensor predicted_sample(const at::Tensor& model_output, int64_t index,
+                              const at::Tensor& z) const override;
 
  private:
   LinearSolver solver_;

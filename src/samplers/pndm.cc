@@ -90,6 +90,7 @@ class Evaluations {
   void add(int64_t timestep, int64_t from, int64_t to, std::vector<double> outputs, bool again) {
     LinearStep step;
     step.timestep = static_cast<double>(timestep);
+    step.sample = to_sample(prediction_, level(timestep));
     const Combination weights = renoised(prediction_, level(from), level(to));
     step.predictor.z = weights.z;
     for (double& output : outputs) output *= weights.output;

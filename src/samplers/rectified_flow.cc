@@ -51,6 +51,11 @@ at::Tensor RectifiedFlow::step(const at::Tensor& model_output, int64_t index, co
   return z + model_output * (time(index) - time(index + 1));
 }
 
+at::Tensor RectifiedFlow::predicted_sample(const at::Tensor& model_output, int64_t index,
+                                           const at::Tensor& z) const {
+  return z + model_output * time(index);
+}
+
 // The comparison is in fp32: at the first step a mask of 1 is compared with a timestep that equals it.
 FrameMasks RectifiedFlow::masks(const at::Tensor& mask, int64_t index) const {
   const auto denoised = [&](int64_t at) {

@@ -24,6 +24,8 @@ class RectifiedFlow final : public VideoSampler {
 
   at::Tensor step(const at::Tensor& model_output, int64_t index, const at::Tensor& z, SamplerState& state,
                   const at::Tensor& noise) const override;
+  at::Tensor predicted_sample(const at::Tensor& model_output, int64_t index,
+                              const at::Tensor& z) const override;
   FrameMasks masks(const at::Tensor& mask, int64_t index) const override;
   at::Tensor add_noise(const at::Tensor& z, const at::Tensor& noise, int64_t index) const override;
 

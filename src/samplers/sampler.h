@@ -52,6 +52,11 @@ class Sampler {
   virtual at::Tensor step(const at::Tensor& model_output, int64_t index, const at::Tensor& z,
                           SamplerState& state, const at::Tensor& noise) const = 0;
 
+  // Returns the sample x_0 that the model's output predicts; the arguments are those of step(). Not finite
+  // where the latents hold noise alone and the model predicts just that.
+  virtual at::Tensor predicted_sample(const at::Tensor& model_output, int64_t index,
+                                      const at::Tensor& z) const = 0;
+
  protected:
   std::vector<double> timesteps_;
 };

@@ -156,8 +156,8 @@ std::unique_ptr<Sampler> make_unipc(const JsonConfig& config, const SamplerRun& 
     const NoiseLevel& level = levels[static_cast<size_t>(i)];
     LinearStep step;
     step.timestep = std::trunc(raw.timesteps[static_cast<size_t>(i)]);  // an integer in diffusers
-    step.convert =
-        options.on_samples ? to_sample(options.prediction, level) : to_epsilon(options.prediction, level);
+    step.sample = to_sample(options.prediction, level);
+    step.convert = options.on_samples ? step.sample : to_epsilon(options.prediction, level);
     const bool correct = i > 0 && std::find(options.uncorrected.begin(), options.uncorrected.end(), i - 1) ==
                                       options.uncorrected.end();
     if (correct) step.corrector = uni_step(options, levels, i, last_order, /*corrector=*/true);

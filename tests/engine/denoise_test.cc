@@ -51,6 +51,9 @@ struct FakeSampler : samplers::Sampler {
     EXPECT_EQ(noise.defined(), needs_noise(index));
     return noise.defined() ? z - output + noise : z - output;
   }
+  at::Tensor predicted_sample(const at::Tensor& output, int64_t, const at::Tensor&) const override {
+    return output;
+  }
 
   bool noisy_;
 };

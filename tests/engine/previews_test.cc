@@ -52,7 +52,10 @@ TEST_P(Previews, AreShownOnTheFirstRankWithoutChangingTheResult) {
     EXPECT_EQ(all.previews[i].step, static_cast<int64_t>(i));
     EXPECT_TRUE(all.previews[i].images.empty());
     EXPECT_EQ(all.previews[i].latents.sizes(), all.result.latents.sizes());
+    EXPECT_EQ(all.previews[i].sample.sizes(), all.result.latents.sizes());
   }
+  // The last step of this sampler ends in the sample that it predicts.
+  EXPECT_LE(relative_error(all.previews[4].sample, all.result.latents), 1e-5) << way.name;
   for (size_t i = 1; i < 5; ++i) EXPECT_LT(all.previews[i].timestep, all.previews[i - 1].timestep);
   ASSERT_EQ(some.previews.size(), 2U);
   for (size_t i = 0; i < 2; ++i) {
@@ -71,8 +74,10 @@ TEST(Preview, OfExactMethodsIsThatOfOneRank) {
   const Shown alone = generate(ways()[0], 1, false);
   for (const size_t exact : {size_t{1}, size_t{3}}) {
     const Shown shown = generate(ways()[exact], 1, false);
-    for (size_t i = 0; i < 5; ++i)
+    for (size_t i = 0; i < 5; ++i) {
       EXPECT_LE(relative_error(shown.previews[i].latents, alone.previews[i].latents), 1e-4) << i;
+      EXPECT_LE(relative_error(shown.previews[i].sample, alone.previews[i].sample), 1e-4) << i;
+    }
   }
 }
 

@@ -48,6 +48,9 @@ struct Euler : samplers::Sampler {
     const at::Tensor next = z - output * 0.1;
     return noisy_ ? next + noise * 0.1 : next;
   }
+  at::Tensor predicted_sample(const at::Tensor& output, int64_t, const at::Tensor&) const override {
+    return output;
+  }
   bool noisy_;
 };
 

@@ -132,21 +132,38 @@ TEST_P(Video, EqualsTheOracleOnAStrictDevice) {
 INSTANTIATE_TEST_SUITE_P(Goldens, Video, testing::ValuesIn(golden_runs()),
                          [](const auto& info) { return name_of(info.param); });
 
-struct Way {
+// What a preview shows of frames that are given is how they stand.
+TEST(VideoPreviews, ShowGivenFramesAsTheyAre) {
+  const Settings settings = resolve(golden_request({tiny_video, "kept_image"}), tiny_video());
+  std::vector<Preview> previews;
+  Observer observer;
+  observer.preview_every = 1;
+  observer.previewed = [&](const Preview& preview) { previews.push_back(preview); };
+  Engine(tiny_video(), 0).run(settings, {}, observer);
+  const at::Tensor stands = previews.front().latents.eq(previews.back().latents);
+  EXPECT_TRUE(stands.any().item<bool>());
+  for (const Preview& each : previews) {
+    EXPECT_TRUE(each.sample.masked_select(stands).equal(each.latents.masked_select(stands)));
+    EXPECT_FALSE(each.sample.masked_select(stands.logical_not())
+                     .equal(previews.front().latents.masked_select(stands.logical_not())));
+  }
+}
+
+struct VideoWay {
   std::string name;
   parallel::ParallelOptions options;
   bool needs_guidance = false, needs_two_videos = false;
 };
 
-std::vector<Way> ways() {
+std::vector<VideoWay> video_ways() {
   using parallel::degrees;
-  std::vector<Way> all = {{"ulysses", degrees(1, false, 1, 1, 2, 1)},
-                          {"ring", degrees(1, false, 1, 3, 1, 1)},
-                          {"gather", degrees(1, false, 1, 1, 1, 1, 3)},
-                          {"tensor", degrees(1, false, 1, 1, 1, 2)},
-                          {"cfg and ulysses", degrees(1, true, 1, 1, 2, 1), true},
-                          {"pipefusion", degrees(1, false, 2, 1, 1, 1)},
-                          {"data and ulysses", degrees(2, false, 1, 1, 2, 1), false, true}};
+  std::vector<VideoWay> all = {{"ulysses", degrees(1, false, 1, 1, 2, 1)},
+                               {"ring", degrees(1, false, 1, 3, 1, 1)},
+                               {"gather", degrees(1, false, 1, 1, 1, 1, 3)},
+                               {"tensor", degrees(1, false, 1, 1, 1, 2)},
+                               {"cfg and ulysses", degrees(1, true, 1, 1, 2, 1), true},
+                               {"pipefusion", degrees(1, false, 2, 1, 1, 1)},
+                               {"data and ulysses", degrees(2, false, 1, 1, 2, 1), false, true}};
   return all;
 }
 
@@ -170,7 +187,7 @@ class VideoOnRanks : public testing::TestWithParam<GoldenRun> {};
 
 TEST_P(VideoOnRanks, EqualsTheOracle) {
   const Settings settings = resolve(golden_request(GetParam()), GetParam().model());
-  for (const Way& way : ways()) {
+  for (const VideoWay& way : video_ways()) {
     if ((way.needs_guidance && !settings.guided()) || (way.needs_two_videos && settings.pictures() < 2))
       continue;
     SCOPED_TRACE(way.name);

@@ -154,6 +154,23 @@ at::Tensor run(const Sampler& sampler, at::Tensor z, const Output& output) {
   return z;
 }
 
+// Each step predicts `point`, but where latents hold noise alone, or between timesteps of an inexact
+// `output`.
+template <typename Output>
+void expect_predictions(const Sampler& sampler, at::Tensor z, const Output& output, const at::Tensor& point) {
+  SamplerState state;
+  for (int64_t i = 0; i < sampler.steps(); ++i) {
+    const double timestep = sampler.timesteps()[static_cast<size_t>(i)];
+    const at::Tensor noise = sampler.needs_noise(i) ? random(z.sizes(), 100 + i) : at::Tensor();
+    const at::Tensor m = output(z, sampler.scale_model_input(z, i), timestep);
+    const at::Tensor sample = sampler.predicted_sample(m, i, z);
+    z = sampler.step(m, i, z, state, noise);
+    const bool is_exact = timestep == std::trunc(timestep);
+    if (!is_exact || !sample.isfinite().all().item<bool>()) continue;
+    EXPECT_LE((sample - point).abs().max().item<double>(), 1e-3) << "step " << i << " of " << sampler.steps();
+  }
+}
+
 // The quantile of a picture depends on all of it, and on no other picture.
 TEST(DynamicThresholding, IsOfWholePictures) {
   const std::unique_ptr<Sampler> sampler =
@@ -199,7 +216,9 @@ TEST_P(PointTest, EndsAtThePointThatIsAllData) {
       const double product = products[static_cast<int64_t>(timestep)].item<double>();
       return (std::sqrt(product) * x - point) / std::sqrt(1 - product);
     };
-    const at::Tensor z = run(*sampler, random({6}, 3) * sampler->init_noise_sigma(), output);
+    at::Tensor z = random({6}, 3) * sampler->init_noise_sigma();
+    expect_predictions(*sampler, z, output, point);
+    z = run(*sampler, z, output);
     EXPECT_LE((z - point).abs().max().item<double>(), 1e-5) << steps << " steps";
   }
 }
@@ -237,6 +256,37 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"kdpm2", "kdpm2", kLatentBetas}, Case{"kdpm2_a", "kdpm2-a", kLatentBetas},
         Case{"flow_euler", "flow-euler", R"({"shift": 3.0})"},
         Case{"flow_euler_stochastic", "flow-euler", R"({"stochastic_sampling": true})"}),
+    label_of);
+
+constexpr const char* kLinear = R"({"beta_schedule": "linear", "beta_start": 0.0001, "beta_end": 0.02})";
+
+// Solvers that do not end at the point, but know it all the time.
+class PredictedSampleTest : public testing::TestWithParam<Case> {};
+
+TEST_P(PredictedSampleTest, IsThePointThatIsAllData) {
+  const at::Tensor point = at::linspace(-2, 2, 6, at::kFloat);
+  Json options = {{"prediction_type", "v_prediction"}};
+  options.update(parse(GetParam().options).values());
+  const JsonConfig config(options, "file.json");
+  const at::Tensor products =
+      at::cumprod(1.0 - at::linspace(1e-4, 0.02, 1000, at::kFloat), 0).to(at::kDouble);
+  const auto output = [&](const at::Tensor&, const at::Tensor& x, double timestep) {
+    const double product = products[static_cast<int64_t>(timestep)].item<double>();
+    return (std::sqrt(product) * x - point) / std::sqrt(1 - product);
+  };
+  const std::unique_ptr<Sampler> sampler =
+      make_sampler(config, GetParam().name, {.steps = 10, .eta = GetParam().eta});
+  expect_predictions(*sampler, random({6}, 3) * sampler->init_noise_sigma(), output, point);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PredictedSampleTest,
+    testing::Values(Case{"pndm", "pndm", "{}"}, Case{"pndm_plain", "pndm", R"({"skip_prk_steps": true})"},
+                    Case{"deis", "deis", "{}"}, Case{"sa", "sa-solver", "{}"}, Case{"lcm", "lcm", kLinear},
+                    Case{"tcd", "tcd", kLinear, 0.3},
+                    Case{"dpm_noise", "DPMSolverMultistepScheduler",
+                         R"({"algorithm_type": "dpmsolver", "final_sigmas_type": "sigma_min"})"},
+                    Case{"unipc_noise", "unipc", R"({"predict_x0": false, "timestep_spacing": "trailing"})"}),
     label_of);
 
 // If the data are normal with deviation s, the ODE of flow matching only scales: the ratio of z to its

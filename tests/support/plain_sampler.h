@@ -16,6 +16,9 @@ struct PlainSampler : Sampler {
                   const at::Tensor&) const override {
     return z - 0.1 * output;
   }
+  at::Tensor predicted_sample(const at::Tensor& output, int64_t, const at::Tensor&) const override {
+    return output;
+  }
 };
 
 }  // namespace tessera::samplers

@@ -33,6 +33,9 @@ struct Evaluation final : samplers::Sampler {
                   samplers::SamplerState& /*state*/, const at::Tensor& /*noise*/) const override {
     return output;
   }
+  at::Tensor predicted_sample(const at::Tensor& output, int64_t, const at::Tensor&) const override {
+    return output;
+  }
 };
 
 struct Case {
