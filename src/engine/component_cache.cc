@@ -113,6 +113,18 @@ bool ComponentCache::is_loaded(const std::string& name) const {
   return find(name) != nullptr;
 }
 
+const PreviewMatrix& ComponentCache::preview_matrix() {
+  if (preview_matrix_) return *preview_matrix_;
+  const auto loaded = get(kDecoder);
+  const auto& decoder = dynamic_cast<const models::Decoder&>(*loaded->part);
+  return preview_matrix_.emplace(decoder, model_.scale.channels, loaded->form.options.placement.device);
+}
+
+bool ComponentCache::stays(const std::string& name) const {
+  const Expected* const each = expected(name);
+  return each && each->stays;
+}
+
 uint64_t ComponentCache::bytes() const {
   uint64_t sum = 0;
   for (const auto& part : loaded_) sum += part->bytes;

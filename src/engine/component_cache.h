@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/model.h"
+#include "engine/preview_matrix.h"
 #include "models/family.h"
 #include "parallel/ranks.h"
 
@@ -50,10 +52,16 @@ class ComponentCache {
   // Returns the bytes of a component in the announced form, as the budget counts them; 0 if none is needed.
   uint64_t bytes_of(const std::string& name) const;
   bool is_loaded(const std::string& name) const;
+  // Whether the component in the announced form stays after use.
+  bool stays(const std::string& name) const;
   // Returns the component in the announced form; loads it if necessary, and drops others for which the budget
   // has no room. A dropped component lives as long as a caller holds it, and others get the same one
   // meanwhile. Throws as loading does.
   std::shared_ptr<const LoadedComponent> get(const std::string& name);
+
+  // Returns the matrix for previews of the model's decoder, which is found at the first call; the decoder
+  // must have been announced. Throws as loading and decoding do.
+  const PreviewMatrix& preview_matrix();
 
   // Returns the bytes of the components that stay, as the budget counts them.
   uint64_t bytes() const;
@@ -80,6 +88,7 @@ class ComponentCache {
   std::vector<Expected> expected_;                              // by need
   std::vector<std::shared_ptr<const LoadedComponent>> loaded_;  // those that stay
   std::vector<std::weak_ptr<const LoadedComponent>> in_use_;    // and others, while somebody has them
+  std::optional<PreviewMatrix> preview_matrix_;
 };
 
 }  // namespace tessera::engine

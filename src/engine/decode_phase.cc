@@ -160,4 +160,12 @@ std::vector<Image> decode_preview(RunContext& run, const at::Tensor& z) {
   return images;
 }
 
+std::vector<Image> sketch_preview(RunContext& run, const at::Tensor& z) {
+  const PreviewMatrix& matrix = run.components.preview_matrix();
+  std::vector<Image> images;
+  for (const at::Tensor& each : z.unbind(0))
+    images.push_back(matrix.picture(run.model.shape.is_video ? each.select(1, each.size(1) / 2) : each));
+  return images;
+}
+
 }  // namespace tessera::engine

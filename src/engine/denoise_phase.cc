@@ -176,4 +176,8 @@ void DenoisePhase::drop() {
   work_->loop->drop();
 }
 
+void DenoisePhase::watch(int64_t preview_every) {
+  work_->observer.preview_every = preview_every;  // which the loop reads in each step
+}
+
 }  // namespace tessera::engine

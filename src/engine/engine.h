@@ -47,6 +47,12 @@ class Engine {
                           const Observer& observer = {});
   Result run(const Settings& request, const parallel::Layout& layout = {}, const Observer& observer = {});
 
+  // Loads the components that a request like this one needs and that stay in memory, so that the first one
+  // does not wait for them. All ranks must call it, with the same arguments; it throws as run() does.
+  void load(const Settings& request, const parallel::Layout& layout = {});
+
+  // Whether another request can come: not after the end of a run that has made the engine unusable.
+  bool is_usable() const { return is_usable_; }
   const Model& model() const { return model_; }
   // Returns the bytes of weights that stay in memory until the next request, as the budget counts them.
   uint64_t bytes_loaded() const { return components_.bytes(); }

@@ -57,6 +57,16 @@ void prepare(RunContext& run) {
   run.observer().preview_every = run.stages.of_all().follow(run.observer().preview_every);
 }
 
+void load_all(RunContext& run) {
+  const auto load = [&](const std::string& name, Phase phase, bool is_needed = true) {
+    run.load<models::Component>(name, phase, is_needed && run.components.stays(name));
+  };
+  for (const models::TextEncoderPart& each : run.model.text_encoders())
+    load(each.name, Phase::kLoadTextEncoder);
+  load(kDenoiser, Phase::kLoadDenoiser);
+  load(kDecoder, Phase::kLoadDecoder, run.decodes_together() || run.decoding_ranks().rank == 0);
+}
+
 void encode(RunContext& run) {
   std::vector<std::shared_ptr<models::TextEncoder>> encoders;
   for (const models::TextEncoderPart& each : run.model.text_encoders())

@@ -25,6 +25,9 @@ namespace tessera::engine {
 // Refuses what can be refused before the first weight is loaded, and divides the batch into groups.
 void prepare(RunContext& run);
 
+// Loads what the run needs and what stays in memory; after prepare(). No run needs it.
+void load_all(RunContext& run);
+
 // Turns the prompts into conditionings. A text encoder that does not stay is freed on return.
 void encode(RunContext& run);
 
@@ -60,6 +63,8 @@ class DenoisePhase {
   // Between steps: DenoiseLoop::save() and drop(). All ranks must call them.
   DenoiseState save();
   void drop();
+  // Changes Observer::preview_every of the steps that follow; alike on all ranks.
+  void watch(int64_t preview_every);
 
  private:
   struct Work;
@@ -74,6 +79,8 @@ void decode(RunContext& run, const at::Tensor& z);
 // Decodes the latents of a preview, on rank 0 of the world alone: [N, C, (T,) h, w] to N pictures, of a video
 // the middle frame of its first clip. It is no phase.
 std::vector<Image> decode_preview(RunContext& run, const at::Tensor& z);
+// Turns latents of a preview into sketches (PreviewMatrix), of a video of its middle frame, likewise.
+std::vector<Image> sketch_preview(RunContext& run, const at::Tensor& z);
 
 // The latents of the groups that are done, as diffusers' pipeline returns them; undefined on other ranks than
 // 0. It is no phase, and a part of finish(). A denoiser alone, which can only be traced, has them as they

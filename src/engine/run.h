@@ -35,6 +35,11 @@ class Run {
   // Session::save(), between two steps. require_savable() throws Error(kUsage), alike on all ranks.
   void require_savable() const;
   SavedRun save();
+  // Session::watch(), between two steps.
+  void watch(int64_t preview_every) {
+    context_.observer().preview_every = preview_every;
+    if (denoising_) denoising_->watch(preview_every);
+  }
   // Ends the run between two steps, so that no message is under way.
   void drop() {
     if (denoising_) denoising_->drop();

@@ -20,8 +20,13 @@ RunContext::RunContext(std::span<const Settings> batch_requests, const Model& ru
       stages(agreeing == Agreeing::kRanks ? ranks.world : comm::Group(),
              agreeing == Agreeing::kRanks ? ranks.data : comm::Group(), of_caller) {
   observer().previewed = [this, show = of_caller.previewed](Preview preview) {
+    if (!show) return;
     preview.first_picture = group().pictures.begin;
-    if (observer().preview_images) preview.images = decode_preview(*this, preview.latents);
+    if (observer().preview_images) {
+      preview.images = decode_preview(*this, preview.latents);
+    } else if (observer().preview_sketches) {
+      preview.images = sketch_preview(*this, preview.sample);
+    }
     show(preview);
   };
   if (!of_caller.previewed) observer().preview_every = 0;

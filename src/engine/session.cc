@@ -22,7 +22,7 @@ struct Session::Member {
   const int64_t lane;
   const SavedRun start;  // its requests, and where it begins
   const bool is_resumed;
-  const Observer observer;
+  Observer observer;
   const std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   // These exist from the first call of advance() on.
   std::optional<parallel::Ranks> ranks;
@@ -121,6 +121,14 @@ std::vector<Result> Session::take(Id id) {
   ended_.erase(found);
   if (const auto* failure = std::get_if<std::exception_ptr>(&end)) std::rethrow_exception(*failure);
   return std::get<std::vector<Result>>(end);
+}
+
+void Session::watch(Id id, int64_t preview_every) {
+  for (const auto& member : members_) {
+    if (member->id != id) continue;
+    member->observer.preview_every = preview_every;
+    if (member->run) member->run->watch(preview_every);
+  }
 }
 
 void Session::drop(Id id) {

@@ -51,6 +51,10 @@ class Session {
   // Returns what Engine::run() does for a run that has ended, or throws what ended it. Call it once.
   std::vector<Result> take(Id id);
 
+  // Changes Observer::preview_every of a run, from the next step on; does nothing to one that has ended. Here
+  // all ranks give the number.
+  void watch(Id id, int64_t preview_every);
+
   // Ends a run between two steps without a result.
   void drop(Id id);
 

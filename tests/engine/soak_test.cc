@@ -7,7 +7,7 @@
 
 #include <array>
 #include <atomic>
-#include <cstdlib>  // says whether this is glibc
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -17,13 +17,10 @@
 #include <sstream>
 #include <thread>
 
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
-
 #include "comm/collectives.h"
 #include "tests/support/generate.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/resident_memory.h"
 #include "tests/support/tiny_pixart.h"
 #include "weights/safetensors.h"
 
@@ -39,16 +36,6 @@ size_t entries(const char* folder) {
 struct Resources {
   size_t threads = entries("/proc/self/task"), descriptors = entries("/proc/self/fd");
 };
-
-double resident_megabytes() {
-#if defined(__GLIBC__)
-  ::malloc_trim(0);
-#endif
-  std::ifstream status("/proc/self/statm");
-  double all = 0, resident = 0;
-  status >> all >> resident;
-  return resident * static_cast<double>(::sysconf(_SC_PAGESIZE)) / 1e6;
-}
 
 constexpr int64_t kSoakRequests = 24;  // number of different requests
 
