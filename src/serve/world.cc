@@ -1,8 +1,12 @@
 #include "serve/world.h"
 
+#include <ATen/Functions.h>
+
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "comm/collectives.h"
 #include "core/error.h"
@@ -10,11 +14,16 @@
 #include "engine/batch.h"
 #include "engine/saved_run.h"
 #include "engine/session.h"
+#include "launch/failure.h"
 
 namespace tessera::serve {
 namespace {
 
 using Kind = WorldOrder::Kind;
+using What = WorldEvent::Kind;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kBetweenSigns = std::chrono::seconds(1);  // of life, without runs
 
 std::vector<engine::Settings> resolve_all(const std::vector<std::string>& requests,
                                           const engine::Model& model) {
@@ -32,7 +41,7 @@ std::vector<engine::Settings> resolve_all(const std::vector<std::string>& reques
 std::string write_orders(const std::vector<WorldOrder>& orders) {
   Json all = Json::array();
   for (const WorldOrder& order : orders)
-    all.push_back({static_cast<int>(order.kind), order.run, order.requests});
+    all.push_back({static_cast<int>(order.kind), order.run, order.requests, order.preview_every});
   return all.dump();
 }
 
@@ -43,21 +52,44 @@ std::vector<WorldOrder> read_orders(const std::string& text) {
     order.kind = static_cast<Kind>(each.at(0).get<int>());
     order.run = each.at(1).get<int64_t>();
     order.requests = each.at(2).get<std::vector<std::string>>();
+    order.preview_every = each.at(3).get<int64_t>();
   }
   return orders;
 }
 
+// Of a tensor [F, H, W, 3] of 8 bits.
+VideoFrames frames_of(const at::Tensor& tensor) {
+  const at::Tensor pixels = tensor.contiguous();
+  VideoFrames frames{.count = pixels.size(0), .height = pixels.size(1), .width = pixels.size(2)};
+  frames.pixels.assign(reinterpret_cast<const char*>(pixels.const_data_ptr<uint8_t>()), pixels.nbytes());
+  return frames;
+}
+
+parallel::Layout layout_of(const std::vector<engine::Settings>& settings, const engine::Model& model,
+                           const parallel::ParallelOptions& options, int64_t ranks) {
+  return parallel::resolve_layout(options, engine::workload(settings, model), ranks);
+}
+
 class World {
  public:
-  World(engine::Engine& engine, comm::World world, const parallel::ParallelOptions& options, WorldPort* port)
-      : engine_(engine), options_(options), port_(port), group_(group_of(world)) {}
+  World(engine::Engine& engine, comm::World world, const parallel::ParallelOptions& options, WorldPort* port,
+        std::chrono::milliseconds between_previews)
+      : engine_(engine),
+        options_(options),
+        port_(port),
+        between_previews_(between_previews),
+        group_(group_of(world)) {
+    WorldEvent ready{.kind = What::kReady};
+    ready.ranks = group_.size;
+    ready.weights_bytes = engine_.bytes_loaded();
+    tell(ready);
+  }
 
   // Takes the next orders and a step of every run. Returns whether the world goes on.
   bool turn(std::chrono::milliseconds idle) {
     std::vector<WorldOrder> orders;
     if (port_ != nullptr) {
-      orders = port_->orders(runs_.empty() ? idle : std::chrono::milliseconds(0));
-      std::erase_if(orders, [this](const WorldOrder& order) { return !is_possible(order); });
+      orders = next_orders(idle);
       comm::broadcast_bytes(write_orders(orders), 0, group_);
     } else {
       orders = read_orders(comm::broadcast_bytes({}, 0, group_));
@@ -76,7 +108,13 @@ class World {
   struct Running {
     engine::Session::Id id;
     std::string key;  // batch_key()
+    // On rank 0.
+    int64_t preview_every = 0;  // as the front has asked
+    bool is_shown = false;      // whether the next step is shown
+    int64_t steps_done = 0, steps_shown = 0;
+    std::optional<Clock::time_point> shown = {};
   };
+  using Keys = std::map<int64_t, std::string>;  // of runs
 
   static comm::Group group_of(comm::World& world) {
     std::vector<int64_t> all(static_cast<size_t>(world.size()));
@@ -84,45 +122,116 @@ class World {
     return world.group(all, "world");
   }
 
+  // On rank 0: what all ranks are to do before the next steps.
+  std::vector<WorldOrder> next_orders(std::chrono::milliseconds idle) {
+    const bool is_idle = runs_.empty();
+    std::vector<WorldOrder> asked =
+        port_->orders(is_idle ? std::min(idle, kBetweenSigns) : std::chrono::milliseconds(0));
+    if (is_idle && Clock::now() - told_ >= kBetweenSigns) tell({.kind = What::kAlive});
+    std::vector<WorldOrder> orders;
+    Keys keys;  // of the runs under way, after the orders so far
+    for (const auto& [run, running] : runs_) keys[run] = running.key;
+    for (WorldOrder& order : asked) {
+      if (order.kind == Kind::kWatch) {
+        watch(order, orders);
+      } else if (is_possible(order, keys)) {
+        orders.push_back(std::move(order));
+      }
+    }
+    add_previews(orders);
+    return orders;
+  }
+
+  // Of a run under way, or of one that begins now.
+  void watch(const WorldOrder& order, std::vector<WorldOrder>& orders) {
+    if (const auto found = runs_.find(order.run); found != runs_.end())
+      found->second.preview_every = order.preview_every;
+    for (WorldOrder& each : orders) {
+      if (each.run == order.run) each.preview_every = order.preview_every;
+    }
+  }
+
+  // Adds which runs begin or cease to be shown with the next step. So ranks send nothing for steps that
+  // nobody sees, or that come too soon after the last one that was shown.
+  void add_previews(std::vector<WorldOrder>& orders) {
+    const auto now = Clock::now();
+    for (auto& [run, running] : runs_) {
+      const int64_t step = running.steps_done + 1;
+      const bool is_due = running.preview_every > 0 && step - running.steps_shown >= running.preview_every &&
+                          (!running.shown || now - *running.shown >= between_previews_);
+      if (is_due) {
+        running.steps_shown = step;
+        running.shown = now;
+      }
+      if (std::exchange(running.is_shown, is_due) == is_due) continue;
+      orders.push_back(
+          {.kind = Kind::kWatch, .run = run, .requests = {}, .saved = {}, .preview_every = is_due ? 1 : 0});
+    }
+  }
+
   // On rank 0: whether all ranks can carry it out. Says so to the front if not.
-  bool is_possible(const WorldOrder& order) {
-    const bool is_known = runs_.contains(order.run);
-    if (order.kind == Kind::kEnd) return true;
-    if (order.kind == Kind::kDrop || order.kind == Kind::kSave) return is_known;
+  bool is_possible(const WorldOrder& order, Keys& keys) {
+    switch (order.kind) {
+      case Kind::kEnd:
+        return true;
+      case Kind::kDropAll:
+        keys.clear();
+        return true;
+      case Kind::kDrop:
+        return keys.erase(order.run) > 0;
+      case Kind::kWatch:
+      case Kind::kSave:
+        return keys.contains(order.run);
+      case Kind::kBegin:
+      case Kind::kResume:
+        break;
+    }
+    TESSERA_CHECK(!keys.contains(order.run), "run {} is under way", order.run);
     try {
-      TESSERA_CHECK(!is_known, "run {} is under way", order.run);
       const auto settings = resolve_all(order.requests, engine_.model());
       engine::Batch batch(settings);
-      layout_of(settings);
+      layout_of(settings, engine_.model(), options_, group_.size);
       if (order.kind == Kind::kResume) engine::read_saved_run(order.saved, engine_.model(), "saved run");
-      if (!runs_.empty()) require_like_others(settings.front());
+      const std::string key = engine::batch_key(settings.front());
+      if (!keys.empty() && key != keys.begin()->second)
+        usage_error("run", "its requests are not like those under way");
+      keys[order.run] = key;
       return true;
-    } catch (const Error& error) {
-      failed(order.run, error);
+    } catch (const std::exception&) {
+      tell_failure(order.run, launch::current_failure());
       return false;
     }
   }
-
-  void require_like_others(const engine::Settings& settings) const {
-    if (engine::batch_key(settings) != runs_.begin()->second.key)
-      usage_error("run", "its requests are not like those under way");
-  }
-
-  parallel::Layout layout_of(const std::vector<engine::Settings>& settings) const {
-    return parallel::resolve_layout(options_, engine::workload(settings, engine_.model()), group_.size);
-  }
-
   void obey(const WorldOrder& order) {
-    if (order.kind == Kind::kDrop) {
-      session_->drop(runs_.at(order.run).id);
-      runs_.erase(order.run);
-      return;
+    switch (order.kind) {
+      case Kind::kBegin:
+      case Kind::kResume:
+        return begin(order);
+      case Kind::kWatch:
+        // The run may be one that an order of this turn has dropped.
+        if (const auto found = runs_.find(order.run); found != runs_.end())
+          session_->watch(found->second.id, order.preview_every);
+        return;
+      case Kind::kSave:
+        return save(order.run);
+      case Kind::kDrop:
+        session_->drop(runs_.at(order.run).id);
+        runs_.erase(order.run);
+        return;
+      case Kind::kDropAll:
+        for (const auto& [run, running] : std::exchange(runs_, {})) session_->drop(running.id);
+        return;
+      case Kind::kEnd:
+        return;
     }
-    if (order.kind == Kind::kSave) return save(order.run);
+  }
+
+  void begin(const WorldOrder& order) {
     const auto settings = resolve_all(order.requests, engine_.model());
     // A session has one layout, which depends on the requests' shape; all of its runs are alike.
-    if (runs_.empty()) session_.emplace(engine_, layout_of(settings));
-    const engine::Observer observer = port_ != nullptr ? observer_of(order) : engine::Observer();
+    if (runs_.empty()) session_.emplace(engine_, layout_of(settings, engine_.model(), options_, group_.size));
+    const engine::Observer observer =
+        port_ != nullptr ? observer_of(order.run, settings.front()) : engine::Observer();
     engine::Session::Id id = 0;
     if (order.kind == Kind::kBegin) {
       id = session_->begin(settings, observer);
@@ -132,7 +241,8 @@ class World {
       saved.requests = settings;
       id = session_->resume(saved, observer);
     }
-    runs_[order.run] = {.id = id, .key = engine::batch_key(settings.front())};
+    runs_[order.run] = {
+        .id = id, .key = engine::batch_key(settings.front()), .preview_every = order.preview_every};
   }
 
   // A run that works with activations of earlier steps goes on unsaved, and begins again elsewhere.
@@ -140,29 +250,46 @@ class World {
     try {
       const engine::SavedRun saved = session_->save(runs_.at(run).id);
       if (port_ == nullptr) return;
-      WorldEvent event{.kind = WorldEvent::Kind::kSaved, .run = run};
+      WorldEvent event{.kind = What::kSaved, .run = run};
       event.step = saved.denoising ? saved.denoising->next_step : 0;
       event.saved = engine::write_saved_run(saved);
-      port_->tell(event);
+      tell(event);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kUsage) throw;
     }
   }
 
-  engine::Observer observer_of(const WorldOrder& order) {
+  engine::Observer observer_of(int64_t run, const engine::Settings& settings) {
     engine::Observer observer;
-    observer.progressed = [this, run = order.run](engine::Phase phase, int64_t done, int64_t total) {
+    observer.progressed = [this, run](engine::Phase phase, int64_t done, int64_t total) {
       if (phase != engine::Phase::kDenoise) return;
-      port_->tell({.kind = WorldEvent::Kind::kStep, .run = run, .step = done, .steps = total});
+      Running& running = runs_.at(run);
+      running.steps_done = done;
+      tell({.kind = What::kStep, .run = run, .step = done, .steps = total});
     };
-    observer.decoded_image = [this, run = order.run](int64_t picture, const Image& image) {
-      port_->tell({.kind = WorldEvent::Kind::kPicture, .run = run, .index = picture, .image = image});
+    observer.decoded_image = [this, run](int64_t picture, const Image& image) {
+      tell({.kind = What::kPicture, .run = run, .index = picture, .image = image});
     };
-    observer.preview_every = order.preview_every;
-    observer.previewed = [this, run = order.run](const engine::Preview& preview) {
-      port_->tell(
-          {.kind = WorldEvent::Kind::kPreview, .run = run, .step = preview.step, .latents = preview.latents});
+    observer.decoded = [this, run, fps = settings.video.shown_fps, total = settings.all_frames(),
+                        done = std::map<int64_t, int64_t>()](int64_t video,
+                                                             const at::Tensor& frames) mutable {
+      WorldEvent event{.kind = What::kFrames, .run = run, .index = video};
+      event.frames = frames_of(frames);
+      event.frames.first = std::exchange(done[video], done[video] + event.frames.count);
+      event.frames.total = total;
+      event.frames.fps = fps;
+      tell(event);
     };
+    observer.previewed = [this, run](const engine::Preview& preview) {
+      const int64_t step = runs_.at(run).steps_done + 1;  // which progressed() has yet to tell
+      for (size_t i = 0; i < preview.images.size(); ++i)
+        tell({.kind = What::kPreview,
+              .run = run,
+              .step = step,
+              .index = preview.first_picture + static_cast<int64_t>(i),
+              .image = preview.images[i]});
+    };
+    observer.preview_sketches = true;
     return observer;
   }
 
@@ -174,40 +301,65 @@ class World {
         continue;
       }
       at = runs_.erase(at);
-      try {
-        const std::vector<engine::Result> results = session_->take(running.id);
-        if (port_ != nullptr)
-          port_->tell({.kind = WorldEvent::Kind::kEnded, .run = run, .seconds = results.front().seconds});
-      } catch (const Error& error) {
-        if (error.kind() == ErrorKind::kPeer) throw;
-        failed(run, error);
-      }
+      end_run(run, running.id);
     }
     if (runs_.empty()) session_.reset();
   }
 
-  void failed(int64_t run, const Error& error) {
+  // A failure amid messages ends a run on all ranks; only if the engine can go on, the world does too.
+  void end_run(int64_t run, engine::Session::Id id) {
+    engine::Seconds seconds;
+    launch::Failure failure;
+    try {
+      seconds = session_->take(id).front().seconds;
+    } catch (const std::exception&) {
+      if (!engine_.is_usable()) throw;
+      failure = launch::current_failure();
+    }
+    // The rank that lacks memory may be another one, which to this one has just failed.
+    const auto no_memory = static_cast<int>(ErrorKind::kMemory);
+    const bool lacks_memory = failure.exit_code == no_memory;
+    if (is_any(lacks_memory)) failure.exit_code = no_memory;
+    if (failure.exit_code != 0) return tell_failure(run, failure);
+    tell({.kind = What::kEnded, .run = run, .seconds = seconds});
+  }
+
+  bool is_any(bool own) const {
+    return comm::all_reduce(at::full({1}, own ? 1.0 : 0.0, at::kFloat), group_).item<float>() > 0;
+  }
+
+  void tell_failure(int64_t run, const launch::Failure& failure) {
+    tell({.kind = What::kFailed, .run = run, .exit_code = failure.exit_code, .message = failure.message});
+  }
+
+  void tell(const WorldEvent& event) {
     if (port_ == nullptr) return;
-    port_->tell({.kind = WorldEvent::Kind::kFailed,
-                 .run = run,
-                 .exit_code = error.exit_code(),
-                 .message = error.message()});
+    port_->tell(event);
+    told_ = Clock::now();
   }
 
   engine::Engine& engine_;
   const parallel::ParallelOptions& options_;
   WorldPort* const port_;
+  const std::chrono::milliseconds between_previews_;
   const comm::Group group_;
+  Clock::time_point told_;  // the last event
   std::map<int64_t, Running> runs_;
   std::optional<engine::Session> session_;
 };
 
 }  // namespace
 
+void load_world(engine::Engine& engine, const comm::World& world, const parallel::ParallelOptions& options,
+                const engine::Request& typical) {
+  const engine::Settings settings = engine::resolve(typical, engine.model());
+  engine.load(settings, layout_of({settings}, engine.model(), options, world.size()));
+}
+
 void run_world(engine::Engine& engine, const comm::World& world, const parallel::ParallelOptions& options,
-               WorldPort* port, std::chrono::milliseconds idle) {
+               WorldPort* port, std::chrono::milliseconds idle, std::chrono::milliseconds between_previews) {
   TESSERA_CHECK((world.rank() == 0) == (port != nullptr), "rank 0 alone has a port");
-  World here(engine, world, options, port);
+  World here(engine, world, options, port, between_previews);
   while (here.turn(idle)) {
   }
 }

@@ -16,39 +16,57 @@ namespace tessera::serve {
 // What a front asks of a world, between two steps.
 struct WorldOrder {
   enum class Kind {
-    kBegin,   // of `requests`, as a batch
-    kResume,  // the same requests, from where `saved` stands
-    kSave,    // answered by kSaved, or by nothing if the run has ended or cannot be saved
-    kDrop,    // without an answer; does nothing to a run that has ended
-    kEnd      // the world, after dropping all runs
+    kBegin,    // of `requests`, as a batch
+    kResume,   // the same requests, from where `saved` stands
+    kWatch,    // changes `preview_every` of a run; does nothing to one that has ended
+    kSave,     // answered by kSaved, or by nothing if the run has ended or cannot be saved
+    kDrop,     // without an answer; does nothing to a run that has ended
+    kDropAll,  // every run; what a new front begins with, which does not know the runs of the one before
+    kEnd       // the world, after dropping all runs
   };
   Kind kind = Kind::kEnd;
-  int64_t run = 0;                    // a number that no other run has
+  int64_t run = 0;                    // a number that no other run has, also of the fronts before
   std::vector<std::string> requests;  // JSON, as engine::request_fields() has it, with seeds
   std::string saved;                  // engine::write_saved_run()
-  int64_t preview_every = 0;          // steps; 0: never
+  int64_t preview_every = 0;          // steps; 0: never, which costs nothing
 };
 
-// What a world answers, on rank 0.
+// Frames of a video that follow each other. A video is whole when it has `total` frames.
+struct VideoFrames {
+  int64_t first = 0, count = 0;  // the place of the first one in the video, and how many there are
+  int64_t total = 0;             // of the video
+  int64_t height = 0, width = 0;
+  double fps = 0;
+  std::string pixels = {};  // count x height x width x 3 bytes, RGB
+
+  bool operator==(const VideoFrames&) const = default;
+};
+
+// What a world tells its front, on rank 0.
 struct WorldEvent {
   enum class Kind {
+    kReady,    // the first one: a run can begin. `ranks` and `weights_bytes`
+    kAlive,    // without runs, every second; of no run
     kStep,     // `step` of `steps` are done
-    kPreview,  // after `step`: `latents`
-    kPicture,  // the picture `index` of the batch, request after request
+    kPreview,  // `image` of the picture `index`, as `step` steps have made it; of a video, a frame
+    kPicture,  // `image`, the picture `index` of the batch, request after request
+    kFrames,   // `frames` of the video `index`, which may have one frame; its frames come in order
     kSaved,    // where the run stands: `saved`
     kEnded,    // every picture is there; `seconds` of the run's parts
     kFailed    // the run has ended with `exit_code` and `message`
   };
-  Kind kind = Kind::kStep;
+  Kind kind = Kind::kAlive;
   int64_t run = 0;
   int64_t step = 0, steps = 0;
-  at::Tensor latents = {};  // [N, C, (T,) h, w], fp32, on the CPU
   int64_t index = 0;
   Image image = {};
+  VideoFrames frames = {};
   std::string saved = {};
   engine::Seconds seconds = {};
   int exit_code = 0;
   std::string message = {};
+  int64_t ranks = 0;
+  uint64_t weights_bytes = 0;  // that rank 0 keeps in memory (engine::Engine::load())
 };
 
 // The way between rank 0 of a world and its front. An exception of it ends the world.
@@ -60,15 +78,24 @@ class WorldPort {
   virtual void tell(const WorldEvent& event) = 0;
 };
 
+// Loads the weights that a request like `typical` needs and that stay in memory, so that the first run does
+// not wait for them. All ranks must call it before run_world(). Throws as Engine::run() does.
+void load_world(engine::Engine& engine, const comm::World& world, const parallel::ParallelOptions& options,
+                const engine::Request& typical);
+
+// How often a run shows previews at most, whatever its front asks for.
+inline constexpr std::chrono::milliseconds kBetweenPreviews = std::chrono::milliseconds(250);
+
 // Carries out orders until one ends the world. All ranks of `world`, which is that of `engine`, must call it;
 // `port` is that of rank 0, and null on others. Between the steps of runs an order costs a message to each
-// rank. Without runs, rank 0 sends one every `idle`, so that the others wait in a message for less than its
-// timeout, without computing.
+// rank. Without runs, rank 0 sends one every `idle` or every second, so that the others wait in a message for
+// less than its timeout, without computing.
 //
-// An order whose requests are wrong, or not like those of the runs under way, fails alone. Throws
-// Error(kPeer) when ranks are lost, or when a failure amid messages has made the engine unusable: then the
-// runs under way get no event, and go on elsewhere.
+// An order whose requests are wrong, or not like those of the runs under way, fails alone, and so does a run
+// that finds no memory. Throws Error(kPeer) when ranks are lost, and whatever failure amid messages has made
+// the engine unusable: then the runs under way get no event, and go on elsewhere.
 void run_world(engine::Engine& engine, const comm::World& world, const parallel::ParallelOptions& options,
-               WorldPort* port, std::chrono::milliseconds idle);
+               WorldPort* port, std::chrono::milliseconds idle,
+               std::chrono::milliseconds between_previews = kBetweenPreviews);
 
 }  // namespace tessera::serve

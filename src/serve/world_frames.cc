@@ -1,9 +1,5 @@
 #include "serve/world_frames.h"
 
-#include <ATen/Functions.h>
-
-#include <cstring>
-
 #include "core/error.h"
 #include "core/json.h"
 
@@ -15,10 +11,10 @@ template <typename Read>
 auto read_text(const Frame& frame, const Read& read) {
   try {
     return read(parse_json(frame.text, "frame"));
-  } catch (const Json::exception& error) {
-    throw Error(ErrorKind::kPeer, "frame", error.what());
   } catch (const Error& error) {
     throw Error(ErrorKind::kPeer, "frame", error.message());
+  } catch (const std::exception& error) {  // of Json, or of a list that is too short
+    throw Error(ErrorKind::kPeer, "frame", error.what());
   }
 }
 
@@ -36,24 +32,46 @@ Kind kind_of(const Json& value, Kind last) {
   return static_cast<Kind>(kind);
 }
 
-at::Tensor latents_of(const std::vector<int64_t>& shape, const std::string& data) {
-  int64_t numbers = 1;
-  for (const int64_t size : shape) {
-    if (size < 0 || size > (1 << 20)) throw Error(ErrorKind::kPeer, "frame", "has an impossible shape");
-    numbers *= size;
+// Of `count` pictures of this size.
+void require_pixels(int64_t count, int64_t height, int64_t width, const std::string& data) {
+  for (const int64_t size : {count, height, width}) {
+    if (size < 0 || size > (1 << 20)) throw Error(ErrorKind::kPeer, "frame", "has an impossible size");
   }
-  require_bytes(data.size(), numbers * static_cast<int64_t>(sizeof(float)));
-  at::Tensor latents = at::empty(shape, at::kFloat);
-  std::memcpy(latents.mutable_data_ptr(), data.data(), data.size());
-  return latents;
+  require_bytes(data.size(), count * height * width * 3);
 }
 
-Image image_of(const std::vector<int64_t>& size, const std::string& data) {
+void write_image(const Image& image, Json& text, std::string& data) {
+  text["size"] = {image.height, image.width};
+  data.assign(image.pixels.begin(), image.pixels.end());
+}
+
+Image read_image(const Json& text, const std::string& data) {
+  const auto size = text.at("size").get<std::vector<int64_t>>();
   const int64_t height = size.at(0), width = size.at(1);
-  if (height < 0 || width < 0 || height > (1 << 20) || width > (1 << 20))
-    throw Error(ErrorKind::kPeer, "frame", "has an impossible size");
-  require_bytes(data.size(), height * width * 3);
+  require_pixels(1, height, width, data);
   return {.height = height, .width = width, .pixels = {data.begin(), data.end()}};
+}
+
+void write_video(const VideoFrames& frames, Json& text, std::string& data) {
+  text["first"] = frames.first;
+  text["total"] = frames.total;
+  text["size"] = {frames.count, frames.height, frames.width};
+  text["fps"] = frames.fps;
+  data = frames.pixels;
+}
+
+VideoFrames read_video(const Json& text, const std::string& data) {
+  const auto size = text.at("size").get<std::vector<int64_t>>();
+  VideoFrames frames{.first = text.at("first").get<int64_t>(),
+                     .count = size.at(0),
+                     .total = text.at("total").get<int64_t>(),
+                     .height = size.at(1),
+                     .width = size.at(2),
+                     .fps = text.at("fps").get<double>(),
+                     .pixels = {}};
+  require_pixels(frames.count, frames.height, frames.width, data);
+  frames.pixels = data;
+  return frames;
 }
 
 Json seconds_json(const engine::Seconds& s) {
@@ -97,18 +115,21 @@ Frame frame_of(const WorldEvent& event) {
                {"steps", event.steps}};
   Frame frame;
   switch (event.kind) {
+    case Kind::kReady:
+      text["ranks"] = event.ranks;
+      text["weights_bytes"] = event.weights_bytes;
+      break;
+    case Kind::kAlive:
     case Kind::kStep:
       break;
-    case Kind::kPreview: {
-      const at::Tensor latents = event.latents.contiguous();
-      text["shape"] = latents.sizes().vec();
-      frame.data.assign(static_cast<const char*>(latents.const_data_ptr()), latents.nbytes());
-      break;
-    }
+    case Kind::kPreview:
     case Kind::kPicture:
       text["index"] = event.index;
-      text["size"] = {event.image.height, event.image.width};
-      frame.data.assign(event.image.pixels.begin(), event.image.pixels.end());
+      write_image(event.image, text, frame.data);
+      break;
+    case Kind::kFrames:
+      text["index"] = event.index;
+      write_video(event.frames, text, frame.data);
       break;
     case Kind::kSaved:
       frame.data = event.saved;
@@ -132,14 +153,21 @@ WorldEvent event_of(const Frame& frame) {
     event.step = text.at("step").get<int64_t>();
     event.steps = text.at("steps").get<int64_t>();
     switch (event.kind) {
+      case Kind::kReady:
+        event.ranks = text.at("ranks").get<int64_t>();
+        event.weights_bytes = text.at("weights_bytes").get<uint64_t>();
+        break;
+      case Kind::kAlive:
       case Kind::kStep:
         break;
       case Kind::kPreview:
-        event.latents = latents_of(text.at("shape").get<std::vector<int64_t>>(), frame.data);
-        break;
       case Kind::kPicture:
         event.index = text.at("index").get<int64_t>();
-        event.image = image_of(text.at("size").get<std::vector<int64_t>>(), frame.data);
+        event.image = read_image(text, frame.data);
+        break;
+      case Kind::kFrames:
+        event.index = text.at("index").get<int64_t>();
+        event.frames = read_video(text, frame.data);
         break;
       case Kind::kSaved:
         event.saved = frame.data;

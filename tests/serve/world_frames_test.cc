@@ -1,6 +1,5 @@
 #include "serve/world_frames.h"
 
-#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -32,14 +31,28 @@ TEST(WorldFrames, OrdersComeBackAsTheyWere) {
 }
 
 TEST(WorldFrames, EventsComeBackAsTheyWere) {
-  WorldEvent preview{.kind = What::kPreview, .run = 1, .step = 2, .steps = 3};
-  preview.latents = at::randn({2, 4, 3, 5}).transpose(2, 3);
-  EXPECT_TRUE(event_of(frame_of(preview)).latents.equal(preview.latents));
-  WorldEvent picture{.kind = What::kPicture, .run = 1};
-  picture.index = 7;
-  picture.image = {.height = 2, .width = 1, .pixels = {0, 1, 2, 253, 254, 255}};
-  EXPECT_EQ(event_of(frame_of(picture)).image, picture.image);
-  EXPECT_EQ(event_of(frame_of(picture)).index, 7);
+  WorldEvent ready{.kind = What::kReady};
+  ready.ranks = 2;
+  ready.weights_bytes = uint64_t{5} << 33;
+  EXPECT_EQ(event_of(frame_of(ready)).ranks, 2);
+  EXPECT_EQ(event_of(frame_of(ready)).weights_bytes, uint64_t{5} << 33);
+  EXPECT_EQ(event_of(frame_of({.kind = What::kAlive})).kind, What::kAlive);
+  for (const What kind : {What::kPreview, What::kPicture}) {
+    WorldEvent picture{.kind = kind, .run = 1, .step = 2};
+    picture.index = 7;
+    picture.image = {.height = 2, .width = 1, .pixels = {0, 1, 2, 253, 254, 255}};
+    const WorldEvent read = event_of(frame_of(picture));
+    EXPECT_EQ(read.kind, kind);
+    EXPECT_EQ(read.image, picture.image);
+    EXPECT_EQ(read.index, 7);
+    EXPECT_EQ(read.step, 2);
+  }
+  WorldEvent video{.kind = What::kFrames, .run = 1};
+  video.index = 3;
+  video.frames = {.first = 5, .count = 2, .total = 9, .height = 1, .width = 2, .fps = 7.5};
+  video.frames.pixels = std::string("\0twelve\xff....", 12);
+  EXPECT_EQ(event_of(frame_of(video)).frames, video.frames);
+  EXPECT_EQ(event_of(frame_of(video)).index, 3);
   WorldEvent saved{.kind = What::kSaved, .run = 1, .step = 4};
   saved.saved = std::string("\0x", 2);
   EXPECT_EQ(event_of(frame_of(saved)).saved, saved.saved);
@@ -61,20 +74,25 @@ TEST(WorldFrames, RefusesOtherFrames) {
   };
   for (const char* const text :
        {"", "{", "[]", "{}",
-        R"({"kind": 9, "run": 1, "requests": [], "preview_every": 0, "step": 0, "steps": 0})",
+        R"({"kind": 10, "run": 1, "requests": [], "preview_every": 0, "step": 0, "steps": 0})",
         R"({"kind": -1, "run": 1, "requests": [], "preview_every": 0, "step": 0, "steps": 0})",
         R"({"kind": 0, "run": "x", "requests": [], "preview_every": 0, "step": 0, "steps": 0})"})
     expect_refused(text, "");
   const Frame picture = frame_of({.kind = What::kPicture, .run = 1});
   EXPECT_THROW(event_of({.text = picture.text, .data = "one byte too many"}), Error);
-  EXPECT_THROW(
-      event_of({.text = R"({"kind": 2, "run": 1, "step": 0, "steps": 0, "index": 0, "size": [-1, -1]})",
-                .data = "xxx"}),
-      Error);
-  EXPECT_THROW(
-      event_of({.text = R"({"kind": 1, "run": 1, "step": 0, "steps": 0, "shape": [4294967296, 4294967296]})",
-                .data = ""}),
-      Error);
+  const auto expect_impossible = [](What kind, const std::string& size, const std::string& data) {
+    const Frame frame{
+        .text = fmt::format(R"({{"kind": {}, "run": 1, "step": 0, "steps": 0, "index": 0, "first": 0,
+                                              "total": 0, "fps": 1, "size": {}}})",
+                            static_cast<int>(kind), size),
+        .data = data};
+    EXPECT_THROW(event_of(frame), Error) << size;
+  };
+  expect_impossible(What::kPicture, "[-1, -1]", "xxx");
+  expect_impossible(What::kPreview, "[4294967296, 4294967296]", "");
+  expect_impossible(What::kPicture, "[1]", "xxx");
+  expect_impossible(What::kFrames, "[1, 1, 2]", "xxx");
+  expect_impossible(What::kFrames, "[1048577, 1048577, 1048577]", "");
 }
 
 // A front on this thread, and a world of two ranks at the other end of the socket.

@@ -2,15 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include <deque>
+#include <iostream>
 #include <map>
+#include <new>
 #include <set>
+#include <thread>
 
 #include "core/error.h"
-#include "core/json.h"
-#include "engine/request.h"
-#include "tests/support/rank_threads.h"
-#include "tests/support/tiny_pixart.h"
+#include "tests/serve/world_fixture.h"
+#include "tests/support/resident_memory.h"
 
 namespace tessera::serve {
 namespace {
@@ -19,90 +19,8 @@ using engine::tiny;
 using Kind = WorldOrder::Kind;
 using What = WorldEvent::Kind;
 
-engine::Request request_of(uint64_t seed) {
-  const std::vector<std::string> texts = {"a cat", "a red circle above a blue square", "", "a house"};
-  engine::Request request = engine::tiny_request(48, 32, seed, {texts[seed % texts.size()]});
-  request.num_inference_steps = 5;
-  return request;
-}
-
-WorldOrder begin(int64_t run, const std::vector<engine::Request>& requests) {
-  WorldOrder order{.kind = Kind::kBegin, .run = run, .requests = {}, .saved = {}};
-  for (const auto& request : requests)
-    order.requests.push_back(write_fields(engine::request_fields(), request).dump());
-  return order;
-}
-
-// Gives the orders of a turn when it comes, and keeps what the world tells. It ends the world when there is
-// no order left and no run is under way.
-class Script final : public WorldPort {
- public:
-  explicit Script(std::map<int64_t, std::vector<WorldOrder>> orders) : orders_(std::move(orders)) {}
-
-  std::vector<WorldOrder> orders(std::chrono::milliseconds wait) override {
-    waited.insert(wait.count());
-    std::vector<WorldOrder> now;
-    if (const auto found = orders_.find(turn_++); found != orders_.end()) {
-      now = std::move(found->second);
-      orders_.erase(found);
-    }
-    for (const WorldOrder& order : now) {
-      if (order.kind == Kind::kBegin || order.kind == Kind::kResume) running_.insert(order.run);
-      if (order.kind == Kind::kDrop) running_.erase(order.run);
-    }
-    if (orders_.empty() && running_.empty() && now.empty())
-      now.push_back({.kind = Kind::kEnd, .requests = {}, .saved = {}});
-    return now;
-  }
-  void tell(const WorldEvent& event) override {
-    events.push_back(event);
-    if (event.kind == What::kPicture) pictures[event.run].push_back(event.image);
-    if (event.kind == What::kSaved) saved[event.run] = event.saved;
-    if (event.kind == What::kFailed) failures[event.run] = event.message;
-    if (event.kind == What::kEnded || event.kind == What::kFailed) running_.erase(event.run);
-  }
-  int64_t count(What kind, int64_t run) const {
-    return std::count_if(events.begin(), events.end(),
-                         [&](const WorldEvent& each) { return each.kind == kind && each.run == run; });
-  }
-
-  std::vector<WorldEvent> events;
-  std::map<int64_t, std::vector<Image>> pictures;
-  std::map<int64_t, std::string> saved, failures;
-  std::set<int64_t> waited;
-
- private:
-  std::map<int64_t, std::vector<WorldOrder>> orders_;
-  std::set<int64_t> running_;
-  int64_t turn_ = 0;
-};
-
-struct Case {
-  std::string name;
-  parallel::ParallelOptions options;
-};
-
-std::vector<Case> cases() {
-  using parallel::degrees;
-  return {{"alone", {}}, {"cfg", degrees(1, true, 1, 1, 1, 1)}, {"ulysses", degrees(1, false, 1, 1, 2, 1)}};
-}
-
-// Runs a world of the ranks of a case, in an engine of its own. Returns what rank 0 was told.
-Script run(const Case& of, std::map<int64_t, std::vector<WorldOrder>> orders,
-           std::chrono::milliseconds idle = std::chrono::milliseconds(1)) {
-  Script script(std::move(orders));
-  comm::run_ranks_as_threads(
-      of.options.degrees(),
-      [&](const comm::World& world) {
-        engine::Engine engine(tiny(), engine::kNoLimit, world);
-        run_world(engine, world, of.options, world.rank() == 0 ? &script : nullptr, idle);
-      },
-      comm::Wire::kShared);
-  return script;
-}
-
 // The picture of each seed, alone in the layout of a case.
-std::map<uint64_t, Image> lone_pictures(const Case& of, const std::vector<uint64_t>& seeds) {
+std::map<uint64_t, Image> lone_pictures(const WorldCase& of, const std::vector<uint64_t>& seeds) {
   std::map<uint64_t, Image> pictures;
   comm::run_ranks_as_threads(
       of.options.degrees(),
@@ -123,12 +41,12 @@ std::map<uint64_t, Image> lone_pictures(const Case& of, const std::vector<uint64
 class WorldOfRanks : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(WorldOfRanks, GivesEachRequestItsLonePictureWheneverItComes) {
-  const Case of = cases()[GetParam()];
+  const WorldCase of = world_cases()[GetParam()];
   auto lone = lone_pictures(of, {1, 2, 3, 4});
-  const Script script = run(of, {{2, {begin(10, {request_of(1)})}},
-                                 {4, {begin(11, {request_of(2), request_of(3)})}},
-                                 {5, {begin(12, {request_of(4)})}},
-                                 {6, {{.kind = Kind::kDrop, .run = 12, .requests = {}, .saved = {}}}}});
+  const Script script = run_script(of, {{2, {begin_order(10, {request_of(1)})}},
+                                        {4, {begin_order(11, {request_of(2), request_of(3)})}},
+                                        {5, {begin_order(12, {request_of(4)})}},
+                                        {6, {plain_order(Kind::kDrop, 12)}}});
   EXPECT_EQ(script.failures, (std::map<int64_t, std::string>()));
   EXPECT_EQ(script.pictures.at(10), std::vector{lone[1]});
   EXPECT_EQ(script.pictures.at(11), (std::vector{lone[2], lone[3]}));
@@ -140,17 +58,15 @@ TEST_P(WorldOfRanks, GivesEachRequestItsLonePictureWheneverItComes) {
 }
 
 TEST_P(WorldOfRanks, GoesOnInAnotherWorldFromWhereItWasSaved) {
-  const Case of = cases()[GetParam()];
+  const WorldCase of = world_cases()[GetParam()];
   auto lone = lone_pictures(of, {5, 6});
-  const Script first = run(of, {{0, {begin(1, {request_of(5), request_of(6)})}},
-                                {3,
-                                 {{.kind = Kind::kSave, .run = 1, .requests = {}, .saved = {}},
-                                  {.kind = Kind::kDrop, .run = 1, .requests = {}, .saved = {}}}}});
-  WorldOrder resume = begin(7, {request_of(5), request_of(6)});
+  const Script first = run_script(of, {{0, {begin_order(1, {request_of(5), request_of(6)})}},
+                                       {3, {plain_order(Kind::kSave, 1), plain_order(Kind::kDrop, 1)}}});
+  WorldOrder resume = begin_order(7, {request_of(5), request_of(6)});
   resume.kind = Kind::kResume;
   resume.saved = first.saved.at(1);
-  for (const Case& other : {of, cases()[0]}) {
-    const Script second = run(other, {{0, {resume}}});
+  for (const WorldCase& other : {of, world_cases()[0]}) {
+    const Script second = run_script(other, {{0, {resume}}});
     EXPECT_EQ(second.failures, (std::map<int64_t, std::string>()));
     EXPECT_LT(second.count(What::kStep, 7), 6);  // not from the beginning
     ASSERT_EQ(second.pictures.at(7).size(), 2U);
@@ -160,38 +76,168 @@ TEST_P(WorldOfRanks, GoesOnInAnotherWorldFromWhereItWasSaved) {
 }
 
 TEST_P(WorldOfRanks, OrdersThatAreWrongFailAlone) {
-  const Case of = cases()[GetParam()];
+  const WorldCase of = world_cases()[GetParam()];
   auto lone = lone_pictures(of, {1});
   engine::Request other = request_of(2), no_seed = request_of(3), impossible = request_of(4);
   other.height = 64;
   no_seed.seed.reset();
   impossible.scheduler = "no such";
-  WorldOrder damaged = begin(5, {request_of(5)}), no_json = begin(6, {});
+  WorldOrder damaged = begin_order(5, {request_of(5)}), no_json = begin_order(6, {});
   damaged.kind = Kind::kResume;
   damaged.saved = "damaged";
   no_json.requests = {"{"};
-  const Script script = run(
-      of,
-      {{0, {begin(1, {request_of(1)})}},
-       {1, {begin(2, {other}), begin(3, {no_seed}), begin(4, {impossible}), damaged, no_json, begin(7, {})}},
-       {2, {{.kind = Kind::kSave, .run = 99, .requests = {}, .saved = {}}}}});
+  const Script script =
+      run_script(of, {{0, {begin_order(1, {request_of(1)})}},
+                      {1,
+                       {begin_order(2, {other}), begin_order(3, {no_seed}), begin_order(4, {impossible}),
+                        damaged, no_json, begin_order(7, {})}},
+                      {2, {plain_order(Kind::kSave, 99)}}});
   EXPECT_EQ(script.pictures.at(1), std::vector{lone[1]});
   for (const int64_t run : {2, 3, 4, 5, 6, 7}) EXPECT_TRUE(script.failures.contains(run)) << run;
   EXPECT_EQ(script.failures.size(), 6U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, WorldOfRanks, ::testing::Range<size_t>(0, cases().size()));
-
-TEST(WorldOfOneRank, ShowsPreviews) {
-  WorldOrder order = begin(1, {request_of(1)});
-  order.preview_every = 2;
-  const Script script = run(cases()[0], {{0, {order}}});
-  EXPECT_EQ(script.count(What::kPreview, 1), 2);
-  for (const WorldEvent& event : script.events) {
-    if (event.kind != What::kPreview) continue;
-    EXPECT_EQ(event.latents.sizes(), (std::vector<int64_t>{1, 4, 6, 4}));
-  }
+// Orders of one turn see what those before them do: what begins can be dropped or watched, and a run of
+// another shape can follow those that are dropped.
+TEST_P(WorldOfRanks, TakesOrdersOfATurnOneAfterTheOther) {
+  const WorldCase of = world_cases()[GetParam()];
+  engine::Request other = request_of(2);
+  other.height = 64;
+  const Script script = run_script(of, {{0,
+                                         {begin_order(1, {request_of(1)}), plain_order(Kind::kDrop, 1),
+                                          begin_order(2, {request_of(1)}), begin_order(6, {request_of(2)})}},
+                                        {3,
+                                         {plain_order(Kind::kDropAll), begin_order(3, {other}),
+                                          begin_order(4, {request_of(1)}), begin_order(5, {other})}}});
+  EXPECT_FALSE(script.pictures.contains(1));
+  EXPECT_FALSE(script.pictures.contains(2) || script.pictures.contains(6));
+  EXPECT_EQ(script.failures.size(), 1U);
+  EXPECT_TRUE(script.failures.contains(4));
+  ASSERT_TRUE(script.pictures.contains(3) && script.pictures.contains(5));
+  EXPECT_EQ(script.pictures.at(3), script.pictures.at(5));
+  EXPECT_EQ(script.pictures.at(3).at(0).height, 64);
 }
+
+TEST(WorldOfOneRank, SaysWhenItIsReady) {
+  const Script script = run_script(world_cases()[0], {});
+  ASSERT_EQ(script.events.size(), 1U);
+  EXPECT_EQ(script.events[0].kind, What::kReady);
+  EXPECT_EQ(script.events[0].ranks, 1);
+}
+
+TEST(WorldOfOneRank, SaysThatItLivesWhileItIsIdle) {
+  class Patient final : public WorldPort {
+   public:
+    std::vector<WorldOrder> orders(std::chrono::milliseconds wait) override {
+      if (alive == 2) return {plain_order(Kind::kEnd)};
+      std::this_thread::sleep_for(wait);
+      return {};
+    }
+    void tell(const WorldEvent& event) override { alive += event.kind == What::kAlive; }
+    int alive = 0;
+  } port;
+  engine::Engine engine(tiny(), engine::kNoLimit);
+  // An idle time that would be too long, and one that is short.
+  run_world(engine, {}, {}, &port, std::chrono::hours(1));
+  EXPECT_EQ(port.alive, 2);
+}
+
+thread_local int failures_left = 0;
+
+// Returns the tiny model, whose denoiser finds no memory so many times on this rank.
+const engine::Model& short_of_memory() {
+  static const models::Family family = [] {
+    models::Family failing = *tiny().family;
+    failing.load_denoiser = [](const std::filesystem::path& folder, const models::LoadOptions& options,
+                               models::LoadStatistics& cost) {
+      if (!options.placement.device.is_meta() && failures_left-- > 0) throw std::bad_alloc();
+      return tiny().family->load_denoiser(folder, options, cost);
+    };
+    return failing;
+  }();
+  static const engine::Model model = [] {
+    engine::Model with_failures = tiny();
+    with_failures.family = &family;
+    return with_failures;
+  }();
+  return model;
+}
+
+TEST_P(WorldOfRanks, GoesOnAfterARunThatFindsNoMemory) {
+  const WorldCase of = world_cases()[GetParam()];
+  const int64_t last = of.options.degrees() - 1;
+  const Script script = run_script(
+      of, {{0, {begin_order(1, {request_of(1)})}}, {2, {begin_order(2, {request_of(1)})}}},
+      {.model = &short_of_memory(), .before = [&](int64_t rank) { failures_left = rank == last ? 1 : 0; }});
+  EXPECT_EQ(script.failures.size(), 1U);
+  ASSERT_TRUE(script.failures.contains(1));
+  for (const WorldEvent& event : script.events) {
+    if (event.kind != What::kFailed) continue;
+    EXPECT_EQ(event.exit_code, static_cast<int>(ErrorKind::kMemory));
+  }
+  EXPECT_EQ(script.pictures.at(2), std::vector{lone_pictures(of, {1})[1]});
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, WorldOfRanks, ::testing::Range<size_t>(0, world_cases().size()));
+
+// A front that has one run after the other, watches some of them and drops some.
+class Steady final : public WorldPort {
+ public:
+  explicit Steady(int64_t runs) : runs_(runs) {}
+
+  std::vector<WorldOrder> orders(std::chrono::milliseconds /*wait*/) override {
+    if (is_running_ && run_ % 5 == 0 && step_ == 2) {
+      is_running_ = false;
+      return {plain_order(Kind::kDrop, run_)};
+    }
+    if (is_running_) return {};
+    if (run_ == runs_ / 4) early = resident_megabytes();
+    if (run_ == runs_) late = resident_megabytes();
+    if (run_ == runs_) return {plain_order(Kind::kEnd)};
+    is_running_ = true;
+    engine::Request request = request_of(static_cast<uint64_t>(++run_));
+    if (run_ % 7 == 0) request.scheduler = "no such";
+    WorldOrder order = begin_order(run_, {request});
+    order.preview_every = run_ % 2;
+    return {order};
+  }
+  void tell(const WorldEvent& event) override {
+    ++told[event.kind];
+    if (event.kind == What::kStep) step_ = event.step;
+    if (event.kind == What::kEnded || event.kind == What::kFailed) is_running_ = false;
+  }
+
+  double early = 0, late = 0;
+  std::map<What, int64_t> told;
+
+ private:
+  const int64_t runs_;
+  int64_t run_ = 0, step_ = 0;
+  bool is_running_ = false;
+};
+
+// Named for what it measures, which ThreadSanitizer would distort.
+class WorldMemoryOfRanks : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(WorldMemoryOfRanks, StaysTheSameOverManyRuns) {
+  const WorldCase of = world_cases()[GetParam()];
+  Steady front(200);
+  comm::run_ranks_as_threads(
+      of.options.degrees(),
+      [&](const comm::World& world) {
+        engine::Engine engine(tiny(), engine::kNoLimit, world);
+        run_world(engine, world, of.options, world.rank() == 0 ? &front : nullptr,
+                  std::chrono::milliseconds(1), std::chrono::milliseconds(0));
+      },
+      comm::Wire::kShared);
+  EXPECT_EQ(front.told[What::kFailed], 28);
+  EXPECT_EQ(front.told[What::kEnded], 200 - 28 - 35);  // every fifth is dropped, if it does not fail
+  EXPECT_GT(front.told[What::kPreview], 300);
+  EXPECT_LE(front.late, 1.03 * front.early);
+  std::cout << "resident memory after 50 and 200 runs: " << front.early << " and " << front.late << " MB\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, WorldMemoryOfRanks, ::testing::Range<size_t>(0, 2));
 
 }  // namespace
 }  // namespace tessera::serve
