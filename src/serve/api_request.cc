@@ -259,6 +259,7 @@ HttpResponse refusal_response(std::string_view path, const JobRefusal& refusal,
   if (refusal.retry_after) {
     const double seconds = std::clamp(refusal.retry_after->count(), 0.0, 1e9);
     response.headers.emplace_back("Retry-After", fmt::format("{}", static_cast<int64_t>(std::ceil(seconds))));
+    response.headers.emplace_back("x-should-retry", "true");
   } else {
     response.headers.emplace_back("x-should-retry", "false");
   }

@@ -1,0 +1,39 @@
+// What a request becomes, or why it is refused, before anything is done for it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "job/job.h"
+#include "serve/job_service.h"
+
+namespace tessera::serve {
+
+// Bounds of a request. What a model itself refuses comes besides.
+struct RequestLimits {
+  int64_t pixels = 2048 * 2048;  // of a picture or a frame
+  int64_t frames = 1024;         // of a video
+  int64_t steps = 250;
+  int64_t pictures = 16;          // or videos
+  int64_t prompt_bytes = 32'000;  // of each text
+};
+
+struct Admitted {
+  std::shared_ptr<const engine::Settings> settings = {};
+  std::string suffix = {};     // of the results
+  std::string batch_key = {};  // engine::batch_key()
+  double work = 1;        // of a step (Estimates)
+  bool may_be_saved = true;
+};
+
+// `base` has the model and how its ranks compute it; the dtype and the device of its arguments' request are
+// those of every request.
+std::variant<Admitted, JobRefusal> admit(const JobRequest& request, const job::Job& base,
+                                         const RequestLimits& limits);
+
+// A job as it begins, queued, but for its id and the time.
+JobView view_of(const JobRequest& request, const Admitted& admitted);
+
+}  // namespace tessera::serve

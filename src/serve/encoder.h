@@ -1,0 +1,82 @@
+// Pictures and videos of jobs as files, made on a thread of its own: it takes longer than the server's thread
+// may be busy.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "core/image.h"
+#include "job/job.h"
+#include "media/video_writer.h"
+#include "serve/journal_thread.h"
+#include "serve/world.h"
+
+namespace tessera::serve {
+
+// "image/png" of ".png"; empty for a suffix of no result.
+std::string_view content_type_of(std::string_view suffix);
+
+class Encoder {
+ public:
+  // `base` has the model, and the arguments of `tessera generate` that all jobs have in common. Videos are
+  // written to `folder`, which is emptied, on their way.
+  Encoder(job::Job base, std::filesystem::path folder, Post post);
+  ~Encoder();  // what waits is dropped
+  Encoder(const Encoder&) = delete;
+  Encoder& operator=(const Encoder&) = delete;
+
+  struct Picture {
+    std::string job;  // its id
+    std::shared_ptr<const engine::Settings> settings;
+    int64_t index = 0;  // among the pictures of the job
+    std::string suffix = {};
+  };
+  // A file's bytes, or what is wrong.
+  using Made = std::variant<std::shared_ptr<const std::string>, std::string>;
+  using Done = std::function<void(Made)>;
+  // The bytes are those of the file that `tessera generate` writes.
+  void encode(Picture picture, Image image, Done done);
+  // Frames of a video follow each other. Calls back when it is whole, or cannot be.
+  void add_frames(Picture picture, VideoFrames frames, Done done);
+  // Forgets videos of a job that are not whole.
+  void forget(const std::string& job);
+  // A small JPEG.
+  void preview(Image image, Done done);
+  // Anything else that takes long, as writing files.
+  void run(std::function<void()> work);
+
+  // The text that results of a job have. Not for the server's thread alone: it may call it too.
+  static ImageText text_of(const job::Job& base, const engine::Settings& settings, int64_t index);
+
+ private:
+  struct Video {
+    std::filesystem::path path;
+    std::optional<media::VideoWriter> writer;
+  };
+  void work();
+  std::shared_ptr<const std::string> add(const Picture& picture, const VideoFrames& frames);
+
+  const job::Job base_;
+  const std::filesystem::path folder_;
+  const Post post_;
+  std::map<std::pair<std::string, int64_t>, Video> videos_;  // for the thread alone
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  bool is_ending_ = false;
+  std::thread thread_;  // last: it uses all of the others
+};
+
+}  // namespace tessera::serve

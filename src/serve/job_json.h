@@ -1,0 +1,23 @@
+// Jobs as the native API tells of them.
+#pragma once
+
+#include <string>
+
+#include "core/json.h"
+#include "engine/model.h"
+#include "serve/job_service.h"
+
+namespace tessera::serve {
+
+OrderedJson job_json(const JobView& view);
+std::string job_url(const std::string& id);
+std::string result_url(const std::string& id, int64_t index);
+
+// The fields of a request that this model uses and a client may give: name, type, group, default, minimum and
+// maximum or choices, unit and help of each.
+OrderedJson fields_json(const engine::Model& model, const std::string& model_name);
+
+// Seconds since 1970.
+double seconds_since_1970(WallTime time);
+
+}  // namespace tessera::serve

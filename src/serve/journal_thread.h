@@ -1,0 +1,87 @@
+// A journal on a thread of its own, because it waits for the disk, and the server's thread must not.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "serve/journal.h"
+
+namespace tessera::serve {
+
+// Runs a call on the server's thread, later; thread-safe (HttpServer::post()).
+using Post = std::function<void(std::function<void()>)>;
+
+// Takes orders on the server's thread, carries them out in their order, and calls back there. What waits
+// when the disk is ready again is written together: then a commit is for all of it. Acceptances come before
+// other orders that wait with them, but not before a removal, which frees a key.
+class JournalThread {
+ public:
+  // Throws as Journal does.
+  JournalThread(const JournalOptions& options, Post post, std::function<WallTime()> wall_clock);
+  ~JournalThread();  // when all orders are carried out; their callbacks may come after it
+  JournalThread(const JournalThread&) = delete;
+  JournalThread& operator=(const JournalThread&) = delete;
+
+  // Jobs that an earlier process has left unfinished; once.
+  std::vector<JournalJob> take_unfinished() { return std::move(unfinished_); }
+
+  // The text says why the journal failed.
+  using Accepted = std::function<void(const std::variant<Acceptance, std::string>&)>;
+  void accept(Submission submission, Accepted done);
+  void record(Journal::Change change);
+
+  struct File {
+    std::string content_type;
+    std::shared_ptr<const std::string> bytes;
+  };
+  using Stored = std::function<void(std::variant<std::vector<StoredResult>, std::string>)>;
+  void succeed(const std::string& id, std::vector<File> files, std::optional<WallTime> started, Stored done);
+  // Of `head` and what follows it.
+  void save_step(std::vector<std::string> ids, int64_t step, std::string head,
+                 std::shared_ptr<const std::string> run);
+
+  struct Found {
+    JournalJob job;
+    std::vector<StoredResult> results;
+  };
+  void find(const std::string& id, std::function<void(std::optional<Found>)> done);
+  void list(const std::string& owner, const JobFilter& filter, std::function<void(std::vector<Found>)> done);
+  void remove(const std::string& id);
+  void remove_expired();
+
+ private:
+  struct Task {
+    std::optional<Submission> submission = {};
+    Accepted accepted = {};
+    std::optional<Journal::Change> change = {};
+    std::function<void(Journal&)> other = {};
+    bool is_removal = false;
+  };
+
+  void add(Task task);
+  void add(std::function<void(Journal&)> task) { add(Task{.other = std::move(task)}); }
+  void run();
+  void carry_out(std::vector<Task>& tasks);
+  void accept_all(std::vector<Task*>& tasks);
+  void record_all(std::vector<Journal::Change>& changes);
+
+  const Post post_;
+  const std::function<WallTime()> wall_clock_;
+  Journal journal_;
+  std::vector<JournalJob> unfinished_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Task> tasks_;
+  bool is_ending_ = false;
+  std::thread thread_;  // last: it uses all of the others
+};
+
+}  // namespace tessera::serve

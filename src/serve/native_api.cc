@@ -1,0 +1,312 @@
+#include "serve/native_api.h"
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "serve/api_request.h"
+#include "serve/job_json.h"
+
+namespace tessera::serve {
+namespace {
+
+using ExchangePtr = std::shared_ptr<Exchange>;
+
+constexpr int64_t kMostListed = 100;
+constexpr double kMostTimeout = 30 * 86400.0;
+
+void refuse(const ExchangePtr& exchange, int status, std::string_view code, std::string_view message,
+            std::string_view parameter = {}) {
+  exchange->respond(error_response(exchange->request().path, status, code, message, parameter));
+}
+
+void no_such_job(const ExchangePtr& exchange) {
+  refuse(exchange, 404, "not_found", "there is no such job");
+}
+
+// Reading requests.
+
+std::string take_text(Json& json, const char* name) {
+  const Json value = json.value(name, Json());
+  json.erase(name);
+  if (value.is_null()) return {};
+  if (!value.is_string()) usage_error(field(name), "expected a text");
+  return value.get<std::string>();
+}
+
+// A list of files in Base64, or one of them; a data URL is one too.
+std::vector<std::string> take_files(Json& json, const char* name) {
+  const Json value = json.value(name, Json());
+  json.erase(name);
+  std::vector<std::string> files;
+  if (value.is_null()) return files;
+  for (const Json& each : value.is_array() ? value : Json::array({value})) {
+    if (!each.is_string()) usage_error(field(name), "expected a file in Base64");
+    auto bytes = picture_of_text(each.get<std::string>());
+    if (!bytes || bytes->empty()) usage_error(field(name), "expected a file in Base64");
+    files.push_back(std::move(*bytes));
+  }
+  return files;
+}
+
+std::optional<Seconds> take_timeout(Json& json) {
+  const Json value = json.value("timeout", Json());
+  json.erase("timeout");
+  if (value.is_null()) return std::nullopt;
+  if (!value.is_number() || value.get<double>() <= 0 || value.get<double>() > kMostTimeout)
+    usage_error(field("timeout"), "expected seconds, more than 0 and at most {:.0f}", kMostTimeout);
+  return Seconds(value.get<double>());
+}
+
+// Throws ApiError, and Error for a field that is wrong.
+JobRequest read_job(const HttpRequest& request) {
+  Json json = read_json_body(request);
+  JobRequest job{.owner = request.owner, .api = "jobs"};
+  if (const std::string format = take_text(json, "format"); !format.empty())
+    job.suffix = "." + (format == "jpeg" ? "jpg" : format);
+  job.timeout = take_timeout(json);
+  job.images = take_files(json, "image");
+  job.references = take_files(json, "reference");
+  job.request = read_fields(engine::request_fields(), json);
+  read_resend(request, job);
+  return job;
+}
+
+std::optional<int64_t> whole_number(std::string_view text) {
+  int64_t number = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return code == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
+}
+
+// Answers what is wrong with a query itself.
+std::optional<JobFilter> read_filter(const ExchangePtr& exchange) {
+  JobFilter filter;
+  for (const auto& [name, value] : exchange->request().query) {
+    if (name == "after") {
+      filter.after = value;
+    } else if (name == "limit") {
+      const auto limit = whole_number(value);
+      if (!limit || *limit < 1 || *limit > kMostListed) {
+        refuse(exchange, 400, "invalid_value", fmt::format("limit: expected 1 to {}", kMostListed), "limit");
+        return std::nullopt;
+      }
+      filter.limit = *limit;
+    } else if (name == "order" && (value == "asc" || value == "desc")) {
+      filter.newest_first = value == "desc";
+    } else if (name == "state") {
+      for (size_t at = 0; at <= value.size();) {
+        const size_t end = std::min(value.find(',', at), value.size());
+        const auto found = std::ranges::find(kJobStateNames, value.substr(at, end - at));
+        if (found == kJobStateNames.end()) {
+          refuse(exchange, 400, "invalid_value", "state: expected names of states, separated by commas",
+                 "state");
+          return std::nullopt;
+        }
+        filter.states.push_back(static_cast<JobState>(found - kJobStateNames.begin()));
+        at = end + 1;
+      }
+    } else {
+      refuse(exchange, 400, "invalid_value",
+             fmt::format("{}: expected state, after, limit and order (asc or desc)", name), name);
+      return std::nullopt;
+    }
+  }
+  return filter;
+}
+
+// Events.
+
+// A client that follows a job. It lives as long as the follower.
+class Stream {
+ public:
+  Stream(ExchangePtr exchange) : exchange_(std::move(exchange)) {}
+
+  void take(const JobUpdate& update) {
+    switch (update.kind) {
+      case JobUpdate::Kind::kState:
+        return send_state(update.job, update.number);
+      case JobUpdate::Kind::kStep:
+        return send("step", {{"step", update.job.step}, {"steps", update.job.steps}}, update.number);
+      case JobUpdate::Kind::kPreview:
+        return send("preview",
+                    {{"index", update.index},
+                     {"step", update.job.step},
+                     {"url", job_url(update.job.id) + "/preview"}},
+                    update.number);
+      case JobUpdate::Kind::kResult:  // it is told when it can be fetched
+        return;
+    }
+  }
+
+  void send_state(const JobView& job, uint64_t number) {
+    if (job.state == JobState::kSucceeded) {
+      int64_t index = 0;
+      for (const StoredResult& each : job.results) {
+        send("result",
+             {{"index", index},
+              {"url", result_url(job.id, index)},
+              {"content_type", each.content_type},
+              {"bytes", each.bytes}},
+             number);
+        ++index;
+      }
+    }
+    if (job.error) send("error", {{"code", job.error->code}, {"message", job.error->message}}, number);
+    send("state", job_json(job), number);
+    if (has_ended(job.state)) exchange_->end_events();
+  }
+
+ private:
+  void send(const char* name, const OrderedJson& data, uint64_t number) {
+    exchange_->send({.name = name, .data = dump(data), .id = number});
+  }
+
+  ExchangePtr exchange_;
+};
+
+void follow(JobService& service, const ExchangePtr& exchange) {
+  const HttpRequest& request = exchange->request();
+  const std::string id = request.parameters.at(0), owner = request.owner;
+  const auto previews = whole_number(text_of(request.query, "previews")).value_or(0);
+  if (previews < 0) return refuse(exchange, 400, "invalid_value", "previews: expected steps", "previews");
+  service.find(owner, id, [&service, exchange, id, owner, previews](const std::optional<JobView>& view) {
+    if (!view) return no_such_job(exchange);
+    if (exchange->is_gone()) return;
+    exchange->begin_events();
+    const auto stream = std::make_shared<Stream>(exchange);
+    // The follower goes with the connection. Until then it is held here, and holds the exchange.
+    const auto held = std::make_shared<std::shared_ptr<Follower>>();
+    const auto is_over = std::make_shared<bool>(false);
+    exchange->on_gone([held] { held->reset(); });
+    *held = service.follow(owner, id, previews, [stream, held, is_over](const JobUpdate& update) {
+      stream->take(update);
+      *is_over |= has_ended(update.job.state);
+      if (*is_over) held->reset();
+    });
+    if (*is_over) held->reset();
+    if (!*held && !*is_over)  // it has ended before
+      stream->send_state(
+          *view, static_cast<uint64_t>(view->ended.value_or(view->accepted).time_since_epoch().count()));
+  });
+}
+
+// Answers.
+
+void submit(JobService& service, const ExchangePtr& exchange) {
+  const HttpRequest& request = exchange->request();
+  JobRequest job;
+  try {
+    job = read_job(request);
+  } catch (const Error& error) {
+    const std::vector<std::string> fields = fields_in(error.message());
+    throw ApiError(400, "invalid_value", spell(error.message()), fields.empty() ? "" : fields.front());
+  }
+  service.submit(std::move(job), [exchange](std::variant<JobView, JobRefusal> answer, bool) {
+    if (const auto* refusal = std::get_if<JobRefusal>(&answer))
+      return exchange->respond(refusal_response(exchange->request().path, *refusal, {}));
+    const JobView& view = std::get<JobView>(answer);
+    HttpResponse response = json_response(job_json(view));
+    response.status = 202;
+    response.headers.emplace_back("Location", job_url(view.id));
+    exchange->respond(std::move(response));
+  });
+}
+
+void list(JobService& service, const ExchangePtr& exchange) {
+  std::optional<JobFilter> filter = read_filter(exchange);
+  if (!filter) return;
+  const int64_t limit = filter->limit++;
+  service.list(exchange->request().owner, *filter, [exchange, limit](const std::vector<JobView>& views) {
+    OrderedJson data = OrderedJson::array();
+    for (const JobView& each : views) {
+      if (std::ssize(data) < limit) data.push_back(job_json(each));
+    }
+    exchange->respond(json_response(
+        {{"object", "list"}, {"data", std::move(data)}, {"has_more", std::ssize(views) > limit}}));
+  });
+}
+
+void get_result(JobService& service, const ExchangePtr& exchange) {
+  const HttpRequest& request = exchange->request();
+  const auto index = whole_number(request.parameters.at(1));
+  service.find(
+      request.owner, request.parameters.at(0), [exchange, index](const std::optional<JobView>& view) {
+        if (!view) return no_such_job(exchange);
+        if (!index || *index < 0 || *index >= std::ssize(view->results))
+          return refuse(exchange, 404, "not_found",
+                        view->state == JobState::kSucceeded ? "there is no such result, or not any more"
+                                                            : "the job has no results");
+        const StoredResult& result = view->results[static_cast<size_t>(*index)];
+        exchange->respond({.content_type = result.content_type,
+                           .body = {},
+                           .headers = {{"Cache-Control", "private, max-age=86400, immutable"}},
+                           .file = result.path});
+      });
+}
+
+void get_preview(JobService& service, const ExchangePtr& exchange) {
+  const HttpRequest& request = exchange->request();
+  const auto bytes = service.preview(request.owner, request.parameters.at(0));
+  if (!bytes) return refuse(exchange, 404, "not_found", "there is no preview of such a job");
+  exchange->respond(
+      {.content_type = "image/jpeg", .body = *bytes, .headers = {{"Cache-Control", "no-store"}}});
+}
+
+// Cancels a job, or forgets one that has ended.
+void end(JobService& service, const ExchangePtr& exchange) {
+  const HttpRequest& request = exchange->request();
+  const std::string owner = request.owner, id = request.parameters.at(0);
+  service.find(owner, id, [&service, exchange, owner, id](const std::optional<JobView>& view) {
+    if (!view) return no_such_job(exchange);
+    if (!has_ended(view->state)) {
+      return service.cancel(owner, id, [exchange](const std::optional<JobView>& now) {
+        if (!now) return no_such_job(exchange);
+        exchange->respond(json_response(job_json(*now)));
+      });
+    }
+    service.remove(owner, id, [exchange, id](bool) {
+      exchange->respond(json_response({{"id", id}, {"object", "job"}, {"deleted", true}}));
+    });
+  });
+}
+
+}  // namespace
+
+std::vector<Route> native_routes(JobService& service, size_t body_bytes) {
+  using Call = void (*)(JobService&, const ExchangePtr&);
+  const auto route = [&](const char* method, const char* pattern, Call call, size_t bytes = 0) {
+    return Route{.method = method,
+                 .pattern = pattern,
+                 .handler = answering_errors(
+                     [&service, call](const ExchangePtr& exchange) { call(service, exchange); }),
+                 .body_bytes = bytes};
+  };
+  const auto get = [](JobService& jobs, const ExchangePtr& exchange) {
+    const HttpRequest& request = exchange->request();
+    jobs.find(request.owner, request.parameters.at(0), [exchange](const std::optional<JobView>& view) {
+      if (!view) return no_such_job(exchange);
+      exchange->respond(json_response(job_json(*view)));
+    });
+  };
+  std::vector<Route> routes = {route("POST", "/v1/jobs", submit, body_bytes),
+                               route("GET", "/v1/jobs", list),
+                               route("GET", "/v1/jobs/{id}", get),
+                               route("GET", "/v1/jobs/{id}/events", follow),
+                               route("GET", "/v1/jobs/{id}/results/{n}", get_result),
+                               route("GET", "/v1/jobs/{id}/preview", get_preview),
+                               route("DELETE", "/v1/jobs/{id}", end)};
+  const OrderedJson fields = fields_json(service.model(), service.model_name());
+  routes.push_back(
+      {.method = "GET", .pattern = "/v1/fields", .handler = [fields](const ExchangePtr& exchange) {
+         exchange->respond(json_response(fields));
+       }});
+  return routes;
+}
+
+}  // namespace tessera::serve

@@ -1,0 +1,25 @@
+// What those who run a server ask it: whether it works, how busy it is, what it did.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/http.h"
+#include "serve/metrics.h"
+#include "serve/service.h"
+
+namespace tessera::serve {
+
+// GET /health answers as long as the server's thread does; /ready says with 200 or 503 whether a world takes
+// runs; both need no key. GET /metrics is for Prometheus, /v1/status for people. All three must outlive the
+// routes.
+std::vector<Route> operation_routes(Service& service, Metrics& metrics);
+
+// Counts requests, and writes a line of JSON for each: when it came, its id, owner, method, route, status and
+// seconds. Paths and bodies are not in it: they have ids and prompts. `write` gets the line with its end.
+std::function<void(const Served&)> request_log(Metrics& metrics, std::function<WallTime()> wall_clock,
+                                               std::function<void(std::string_view)> write);
+
+}  // namespace tessera::serve

@@ -1,0 +1,109 @@
+// What only the sources of Service share.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "serve/service.h"
+
+namespace tessera::serve {
+
+struct Service::LiveJob {
+  JobView view;
+  Admitted admitted = {};
+  uint64_t number = 0;  // of the last update
+  std::list<Following*> followers = {};
+  std::optional<Seconds> orphaned = {};  // since when nobody follows a job that is awaited
+  bool is_told = false;                  // its client knows of it
+  // A file for each picture that is done.
+  std::map<int64_t, JournalThread::File> files = {};
+  bool is_storing = false;  // the journal writes the results
+  std::shared_ptr<const std::string> preview = {};
+  Seconds preview_wanted{-kNever};  // until when, by somebody who does not follow
+  std::optional<RunId> run = {}, saved = {};
+  std::optional<WallTime> deadline = {};
+  Seconds created{0};
+  std::optional<JobError> why = {};  // what ends it, once it is cancelled
+
+  const std::string& id() const { return view.id; }
+  bool has_ended() const { return serve::has_ended(view.state); }
+};
+
+// An order without anything that belongs to it.
+inline WorldOrder plain_order(WorldOrder::Kind kind, RunId run = 0) {
+  return {.kind = kind, .run = run, .requests = {}, .saved = {}};
+}
+
+// A run on a world.
+struct Service::Run {
+  WorldId world = 0;
+  std::vector<Slot> slots = {};
+  std::vector<std::string> requests = {};
+  std::string batch_key = {};
+  double work = 0;  // of a step
+  int64_t pictures = 0;
+  int64_t steps = 1;  // as the scheduler counts them
+  int64_t done = 0;   // likewise
+  bool is_shared = false;
+  bool is_saveable = true;
+  Seconds began{0};
+  // Of denoising, which has begun when the first number of steps comes.
+  std::optional<int64_t> counted = {};  // as the world counts them
+  bool is_denoising = false;
+  Seconds counted_at{0}, longest{0}, denoised{0};
+  // Of saving.
+  Seconds saved_at{0}, save_interval{0};
+  std::optional<int64_t> saving_since = {};  // steps that were done when it was asked for
+  int64_t preview_every = 0;
+};
+
+struct Service::World {
+  std::unique_ptr<WorldLink> link;
+  bool is_ready = false, is_replaced = false;
+  Seconds heard{0};  // when it told something last
+  int64_t restarts = 0, ranks = 0;
+  uint64_t weights_bytes = 0;
+};
+
+struct Service::Families {
+  explicit Families(Metrics& metrics);
+  Metrics::Family &jobs, &jobs_queued, &jobs_running, &queue_seconds, &first_step_seconds, &job_seconds,
+      &steps, &step_seconds, &batch_size, &previews, &worlds_ready, &worlds_lost, &saves, &attached;
+};
+
+// Calls of one who follows a job.
+class Service::Following final : public Follower {
+ public:
+  Following(Service& service, JobPtr job, int64_t preview_every, Told told)
+      : service_(service),
+        is_service_alive_(service.is_alive_),
+        job_(std::move(job)),
+        preview_every(preview_every),
+        told(std::make_shared<const Told>(std::move(told))) {
+    place_ = job_->followers.insert(job_->followers.end(), this);
+    job_->orphaned.reset();
+  }
+  ~Following() override {
+    job_->followers.erase(place_);
+    if (!is_service_alive_.expired()) service_.unfollow(job_);
+  }
+  Following(const Following&) = delete;
+  Following& operator=(const Following&) = delete;
+
+ private:
+  Service& service_;
+  std::weak_ptr<bool> is_service_alive_;
+  JobPtr job_;
+  std::list<Following*>::iterator place_;
+
+ public:
+  const int64_t preview_every;
+  const std::shared_ptr<const Told> told;
+};
+
+}  // namespace tessera::serve

@@ -1,0 +1,144 @@
+// Steps of runs, how long they take, and how runs end.
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "serve/service_parts.h"
+
+namespace tessera::serve {
+namespace {
+
+// A run is saved every 2 s at most, so that what a lost world costs is about that. To save takes a world the
+// time to gather and write the bytes, some ms for each MB of them and each message; this bound of it has to
+// stay below 1 % of the time between two saves, for videos with latents of 100 MB too.
+constexpr Seconds kSaveInterval{2};
+constexpr double kSaveShare = 0.01;
+constexpr Seconds kSaveTime{2e-3};
+constexpr double kSavedBytesPerSecond = 500e6;
+
+JobError error_of(const WorldEvent& event) {
+  switch (static_cast<ErrorKind>(event.exit_code)) {
+    case ErrorKind::kUsage:
+      return {.code = "invalid_value", .message = spell(event.message), .status = 400};
+    case ErrorKind::kMemory:
+      return {
+          .code = "out_of_memory", .message = "there is too little memory for this request", .status = 503};
+    default:
+      return {.code = "failed", .message = "the run has failed; the server's log says why", .status = 500};
+  }
+}
+
+}  // namespace
+
+void Service::step_done(RunId id, Run& run, const WorldEvent& event) {
+  measure_step(id, run, event);
+  // The world counts the steps of all groups of pictures.
+  run.done = event.steps > 0 ? event.step * run.steps / event.steps : 0;
+  run.is_denoising = event.step < event.steps;
+  scheduler_.stepped(id, run.done);
+  const std::vector<Slot> slots = run.slots;
+  for (const Slot& slot : slots) {
+    const JobPtr job = live(slot.id);
+    if (!job || job->run != id) continue;
+    job->view.step = std::min(run.done, job->view.steps);
+    tell(job, JobUpdate::Kind::kStep);
+  }
+  const auto found = runs_.find(id);  // followers may have ended it
+  if (found == runs_.end()) return;
+  save_if_due(id, found->second);
+  decide(found->second.world);
+}
+
+void Service::measure_step(RunId id, Run& run, const WorldEvent& event) {
+  const Seconds time = now();
+  if (run.counted && event.step > *run.counted && run.is_denoising) {
+    const Seconds step = (time - run.counted_at) / static_cast<double>(event.step - *run.counted);
+    if (run.denoised == Seconds(0)) {
+      for (const Slot& slot : run.slots) {
+        if (const JobPtr job = live(slot.id); job && job->run == id)
+          metrics_->first_step_seconds.observe((time - job->created).count());
+      }
+    }
+    run.denoised += time - run.counted_at;
+    run.longest = std::max(run.longest, step);
+    if (step > Seconds(0)) {
+      scheduler_.measured(run.batch_key, run.pictures, step);
+      estimates_.add_step(run.batch_key, run.work, step);
+    }
+    metrics_->steps.add(static_cast<double>(event.step - *run.counted));
+    metrics_->step_seconds.observe({std::to_string(run.pictures)}, step.count());
+  }
+  run.counted = event.step;
+  run.counted_at = time;
+}
+
+void Service::save_if_due(RunId id, Run& run) {
+  if (!run.is_saveable || !run.is_denoising || run.done == 0) return;
+  if (run.saving_since) {
+    // It is answered before the next step, or not at all.
+    if (run.done > *run.saving_since + 2) run.is_saveable = false;
+    return;
+  }
+  if (const auto saved = saved_.find(id); saved != saved_.end() && saved->second.bytes) {
+    const Seconds cost =
+        kSaveTime + Seconds(static_cast<double>(saved->second.bytes->size()) / kSavedBytesPerSecond);
+    run.save_interval = cost / kSaveShare;
+  }
+  if (now() - run.saved_at < std::max(run.save_interval, kSaveInterval)) return;
+  const auto world = worlds_.find(run.world);
+  if (world == worlds_.end()) return;
+  run.saving_since = run.done;
+  send(world->second, plain_order(WorldOrder::Kind::kSave, id));
+}
+
+void Service::run_ended(RunId id) {
+  Run run = std::move(runs_.at(id));
+  runs_.erase(id);
+  const Seconds rest = now() - run.began - run.denoised;
+  if (rest > Seconds(0)) estimates_.add_rest(run.batch_key, run.work, rest);
+  std::vector<JobPtr> jobs;
+  for (const Slot& slot : run.slots) {
+    if (const JobPtr job = live(slot.id); job && job->run == id) jobs.push_back(job);
+  }
+  const std::vector<Ended> ended = scheduler_.completed(id);
+  decide(run.world);  // so that the world has its next run before anything else is done
+  for (const Ended& each : ended) end(each);
+  for (const JobPtr& job : jobs) {
+    if (job->has_ended()) continue;
+    job->run.reset();
+    job->view.state = JobState::kEncoding;
+    job->view.step = job->view.steps;
+    tell(job, JobUpdate::Kind::kState);
+    if (!job->has_ended()) finish(job);
+  }
+}
+
+void Service::run_failed(RunId id, const WorldEvent& event) {
+  const WorldId world = runs_.at(id).world;
+  log_warning("world {}: a run has failed: {}", world, spell(event.message));
+  const std::vector<Slot> slots = runs_.at(id).slots;
+  for (const Slot& slot : slots) {
+    if (const JobPtr job = live(slot.id); job && job->run == id && !job->why) job->why = error_of(event);
+  }
+  const std::vector<Ended> ended = scheduler_.failed(id);
+  for (const Ended& each : ended) end(each);
+  for (const Slot& slot : slots) {  // those that begin again, alone
+    if (const JobPtr job = live(slot.id)) job->why.reset();
+  }
+  tell_states(back_to_queue(id));
+  decide(world);
+}
+
+std::optional<std::pair<Service::JobPtr, int64_t>> Service::picture_of(const Run& run, int64_t index) const {
+  for (const Slot& slot : run.slots) {
+    if (index >= slot.pictures) {
+      index -= slot.pictures;
+      continue;
+    }
+    const JobPtr job = index >= 0 ? live(slot.id) : nullptr;
+    return job ? std::optional(std::pair(job, index)) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+}  // namespace tessera::serve

@@ -1,0 +1,268 @@
+// Lost worlds, processes that start again, and the disk.
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "tests/serve/service_fixture.h"
+
+namespace tessera::serve {
+namespace {
+
+// Whoever waits for the disk in this process, by the system's calls for it.
+std::atomic<bool> is_disk_watched = false;
+std::mutex disk_mutex;
+std::set<std::thread::id> waited_for_disk;
+
+void note_wait() {
+  if (!is_disk_watched) return;
+  const std::lock_guard lock(disk_mutex);
+  waited_for_disk.insert(std::this_thread::get_id());
+}
+
+TEST_F(ServiceTest, ALostWorldChangesNoPicture) {
+  std::mt19937 random(7);
+  options_.scheduler.max_jobs = 1000;
+  start();
+  add_world();
+  int64_t resumed = 0;
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    const std::string id = accept(request(seed, 20));
+    for (int deaths = 0; deaths < 2; ++deaths) {
+      step(static_cast<int64_t>(random() % 12));
+      world().die();
+      service_->read_world(0);
+      EXPECT_NE(state(id), JobState::kFailed);
+      add_world();
+    }
+    const JobView view = finish(id);
+    ASSERT_EQ(view.state, JobState::kSucceeded) << seed;
+    EXPECT_LE(view.attempts, 2);
+    EXPECT_EQ(bytes_of_file(view.results.at(0).path), expected_file(view)) << seed;
+    resumed += count_orders(world(), WorldOrder::Kind::kResume);
+  }
+  EXPECT_GT(resumed, 6);
+}
+
+TEST_F(ServiceTest, AJobThatLosesThreeWorldsHasFailed) {
+  start();
+  const std::string id = accept(request(1, 20));
+  for (int deaths = 0; deaths < 3; ++deaths) {
+    start();  // which forgets nothing
+    EXPECT_EQ(state(id), JobState::kQueued);
+    EXPECT_EQ(find(id)->attempts, deaths);
+    add_world();
+    step(2);
+    world().die();
+    service_->read_world(0);
+  }
+  const auto view = find(id);
+  ASSERT_TRUE(view && view->error);
+  EXPECT_EQ(view->state, JobState::kFailed);
+  EXPECT_EQ(view->error->code, "crashed");
+  EXPECT_EQ(view->attempts, 3);
+  add_world();
+  const std::string other = accept(request(2));
+  EXPECT_EQ(finish(other).state, JobState::kSucceeded);
+}
+
+TEST_F(ServiceTest, AnotherProcessTakesUpTheQueueAndWhatWasSaved) {
+  start();
+  add_world();
+  const std::string first = accept(request(1, 20)), second = accept(request(2, 20));
+  step(9);
+  EXPECT_EQ(state(first), JobState::kRunning);
+  start();
+  EXPECT_EQ(state(first), JobState::kQueued);
+  EXPECT_EQ(find(second)->outlook->jobs_ahead, 1);
+  add_world();
+  world().take_orders();
+  EXPECT_EQ(count_orders(world(), WorldOrder::Kind::kResume), 1);
+  EXPECT_GE(world().runs.begin()->second.step, 6);
+  for (const std::string& id : {first, second}) {
+    const JobView view = finish(id);
+    ASSERT_EQ(view.state, JobState::kSucceeded);
+    EXPECT_EQ(bytes_of_file(view.results.at(0).path), expected_file(view));
+  }
+  start();
+  EXPECT_EQ(state(first), JobState::kSucceeded);
+  EXPECT_EQ(list({}).size(), 2);
+}
+
+TEST_F(ServiceTest, AWorldThatAFrontFindsDropsItsRuns) {
+  start();
+  FakeWorld& found = add_world(0, false);
+  found.take_orders();
+  EXPECT_EQ(count_orders(found, WorldOrder::Kind::kDropAll), 1);
+  found.tell({.kind = WorldEvent::Kind::kStep, .run = 5, .step = 1, .steps = 2});
+  service_->read_world(0);  // of a run that is not known
+  EXPECT_TRUE(service_->status().is_ready());
+}
+
+TEST_F(ServiceTest, RunsAreSavedNowAndThen) {
+  start();
+  add_world();
+  accept(request(1, 20));
+  step(10);
+  const int64_t saves = count_orders(world(), WorldOrder::Kind::kSave);
+  EXPECT_GE(saves, 3);
+  EXPECT_LE(saves, 5);
+}
+
+TEST_F(ServiceTest, ASilentWorldIsReplaced) {
+  start();
+  FakeWorld& world = add_world();
+  pass(0);
+  for (int i = 0; i < 6; ++i) pass(1.5);
+  EXPECT_TRUE(replaced_.empty());
+  world.alive();
+  service_->read_world(0);
+  for (int i = 0; i < 6; ++i) pass(1.5);
+  EXPECT_TRUE(replaced_.empty());
+  pass(1.5);
+  EXPECT_EQ(replaced_, std::vector<WorldId>{0});
+  pass(1.5);
+  EXPECT_EQ(replaced_.size(), 1);  // once
+}
+
+TEST_F(ServiceTest, AWorldThatStopsWhileItDenoisesIsReplacedAfterSeveralSteps) {
+  start();
+  FakeWorld& world = add_world();
+  accept(request(1, 40));
+  step(3);
+  world.is_stuck = true;
+  for (int i = 0; i < 6; ++i) pass(1.5);
+  EXPECT_TRUE(replaced_.empty());
+  pass(1.5);
+  EXPECT_EQ(replaced_, std::vector<WorldId>{0});
+}
+
+TEST_F(ServiceTest, TimeInWhichTheFrontStoodStillDoesNotCount) {
+  start();
+  add_world();
+  pass(0);
+  pass(60);
+  EXPECT_TRUE(replaced_.empty());
+}
+
+// Two pictures take as long as one here, so that it is of use to paint strangers' pictures together.
+class ServiceBatchTest : public ServiceTest {
+ protected:
+  std::vector<std::string> begin_batch() {
+    start();
+    add_world();
+    JobRequest two = request(1);
+    two.request.num_images_per_prompt = 2;
+    finish(accept(two));
+    finish(accept(request(2)));
+    JobRequest long_one = request(3);
+    const std::string first = accept(long_one);
+    std::vector<std::string> ids;
+    for (const char* owner : {"ann", "bob"}) {
+      JobRequest job = request(10 + ids.size());
+      job.owner = owner;
+      ids.push_back(accept(job));
+    }
+    finish(first);
+    EXPECT_EQ(world().log.back().requests.size(), 2);
+    return ids;
+  }
+};
+
+TEST_F(ServiceBatchTest, PicturesOfStrangersGoToTheirOwners) {
+  const std::vector<std::string> ids = begin_batch();
+  finish(ids[0]);
+  wait_for([&] { return service_->is_idle(); });
+  const JobView ann = *find(ids[0]), bob = *find(ids[1], "bob");
+  EXPECT_EQ(bytes_of_file(ann.results.at(0).path), expected_file(ann));
+  EXPECT_EQ(bytes_of_file(bob.results.at(0).path), expected_file(bob));
+}
+
+TEST_F(ServiceBatchTest, AFailureOfABatchIsNobodysUntilItsJobsRunAlone) {
+  const std::vector<std::string> ids = begin_batch();
+  step();
+  world().fail(ErrorKind::kMemory, "no memory for the prompt of ann");
+  service_->read_world(0);
+  EXPECT_EQ(find(ids[1], "bob")->error, std::nullopt);
+  finish(ids[0]);
+  for (int i = 0; i < 10; ++i) step();
+  wait_for([&] { return service_->is_idle(); });
+  const JobView ann = *find(ids[0]), bob = *find(ids[1], "bob");
+  EXPECT_EQ(bytes_of_file(ann.results.at(0).path), expected_file(ann));
+  EXPECT_EQ(bytes_of_file(bob.results.at(0).path), expected_file(bob));
+}
+
+TEST_F(ServiceBatchTest, ABatchGoesOnElsewhereWithoutThoseWhoHaveLeft) {
+  const std::vector<std::string> ids = begin_batch();
+  step(3);
+  service_->cancel("ann", ids[0], [](const auto&) {});
+  world().die();
+  service_->read_world(0);
+  add_world();
+  for (int i = 0; i < 10; ++i) step();
+  wait_for([&] { return service_->is_idle(); });
+  const JobView bob = *find(ids[1], "bob");
+  ASSERT_EQ(bob.state, JobState::kSucceeded);
+  EXPECT_EQ(bytes_of_file(bob.results.at(0).path), expected_file(bob));
+}
+
+TEST_F(ServiceTest, AServerThatDrainsEndsWhatRunsAndKeepsWhatWaits) {
+  start();
+  add_world();
+  const std::string running = accept(request(1)), waiting = accept(request(2));
+  JobRequest job = request(3);
+  job.is_awaited = true;
+  const std::string awaited = accept(job);
+  step();
+  service_->drain();
+  EXPECT_EQ(find(awaited)->error->code, "draining");
+  EXPECT_EQ(submit(request(4)).refusal->error.status, 503);
+  EXPECT_FALSE(service_->is_idle());
+  EXPECT_EQ(finish(running).state, JobState::kSucceeded);
+  EXPECT_TRUE(service_->is_idle());
+  EXPECT_EQ(state(waiting), JobState::kQueued);
+  start();
+  add_world();
+  EXPECT_EQ(finish(waiting).state, JobState::kSucceeded);
+}
+
+TEST_F(ServiceTest, AFullDiskIsToldAndPasses) {
+  start();
+  add_world();
+  options_.journal.max_result_bytes = 10;
+  start();
+  add_world();
+  const JobView view = finish(accept(request()));
+  EXPECT_EQ(view.state, JobState::kFailed);
+  EXPECT_EQ(view.error->code, "storage");
+}
+
+TEST_F(ServiceTest, TheServersThreadNeverWaitsForTheDisk) {
+  start();
+  add_world();
+  is_disk_watched = true;
+  const std::string id = accept(request(1, 20));
+  finish(id);
+  service_->remove("ann", id, [](bool) {});
+  finish(accept(request(2)));
+  is_disk_watched = false;
+  const std::lock_guard lock(disk_mutex);
+  EXPECT_FALSE(waited_for_disk.empty());
+  EXPECT_FALSE(waited_for_disk.contains(std::this_thread::get_id()));
+}
+
+}  // namespace
+}  // namespace tessera::serve
+
+// In the place of the system's, also for the libraries.
+extern "C" __attribute__((visibility("default"))) int fsync(int descriptor) {
+  tessera::serve::note_wait();
+  return static_cast<int>(::syscall(SYS_fsync, descriptor));
+}
+extern "C" __attribute__((visibility("default"))) int fdatasync(int descriptor) {
+  tessera::serve::note_wait();
+  return static_cast<int>(::syscall(SYS_fdatasync, descriptor));
+}
