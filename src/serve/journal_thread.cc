@@ -16,7 +16,7 @@ std::span<const std::byte> as_bytes(const std::string& text) {
 // Returns what is wrong, or nothing. A full disk must not end the server: what could not be written is
 // missing after the next start alone.
 template <typename Work>
-std::optional<std::string> failure_of(const Work& work) {
+std::optional<std::string> failure_in(const Work& work) {
   try {
     work();
     return std::nullopt;
@@ -78,7 +78,7 @@ void JournalThread::carry_out(std::vector<Task>& tasks) {
     if (!each.change) record_all(changes);
     if (each.submission) submissions.push_back(&each);
     if (each.change) changes.push_back(std::move(*each.change));
-    if (each.other) failure_of([&] { each.other(journal_); });
+    if (each.other) failure_in([&] { each.other(journal_); });
   }
   accept_all(submissions);
   record_all(changes);
@@ -89,7 +89,7 @@ void JournalThread::accept_all(std::vector<Task*>& tasks) {
   std::vector<Submission> submissions;
   for (Task* each : tasks) submissions.push_back(std::move(*each->submission));
   std::vector<Acceptance> acceptances;
-  const auto failure = failure_of([&] { acceptances = journal_.accept(submissions, wall_clock_()); });
+  const auto failure = failure_in([&] { acceptances = journal_.accept(submissions, wall_clock_()); });
   for (size_t i = 0; i < tasks.size(); ++i) {
     std::variant<Acceptance, std::string> answer;
     if (failure) {
@@ -104,7 +104,7 @@ void JournalThread::accept_all(std::vector<Task*>& tasks) {
 
 void JournalThread::record_all(std::vector<Journal::Change>& changes) {
   if (changes.empty()) return;
-  failure_of([&] { journal_.record(changes, wall_clock_()); });
+  failure_in([&] { journal_.record(changes, wall_clock_()); });
   changes.clear();
 }
 
@@ -123,7 +123,7 @@ void JournalThread::succeed(const std::string& id, std::vector<File> files, std:
     for (const File& each : files)
       results.push_back({.content_type = each.content_type, .bytes = as_bytes(*each.bytes)});
     std::variant<std::vector<StoredResult>, std::string> answer;
-    const auto failure = failure_of([&] {
+    const auto failure = failure_in([&] {
       journal.succeed(id, results, wall_clock_(), started);
       answer = journal.results(id);
     });
@@ -142,7 +142,7 @@ void JournalThread::save_step(std::vector<std::string> ids, int64_t step, std::s
 void JournalThread::find(const std::string& id, std::function<void(std::optional<Found>)> done) {
   add([=, this](Journal& journal) {
     std::optional<Found> found;
-    failure_of([&] {
+    failure_in([&] {
       if (auto job = journal.find(id)) found = Found{.job = std::move(*job), .results = journal.results(id)};
     });
     post_([done, found = std::move(found)] { done(found); });
@@ -153,7 +153,7 @@ void JournalThread::list(const std::string& owner, const JobFilter& filter,
                          std::function<void(std::vector<Found>)> done) {
   add([=, this](Journal& journal) {
     std::vector<Found> all;
-    failure_of([&] {
+    failure_in([&] {
       for (JournalJob& job : journal.list(owner, filter)) {
         std::vector<StoredResult> results = journal.results(job.submission.id);
         all.push_back({.job = std::move(job), .results = std::move(results)});
