@@ -2,7 +2,9 @@
 
 #include <ATen/Functions.h>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <algorithm>
+
 #include <map>
 #include <numeric>
 #include <optional>
@@ -25,13 +27,21 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kBetweenSigns = std::chrono::seconds(1);  // of life, without runs
 
+// A GPU without a number is that of this rank, the current one of its thread.
+engine::Settings on_own_device(engine::Settings settings) {
+  at::Device& device = settings.request.device;
+  if (!device.is_cpu() && !device.has_index())
+    device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
+  return settings;
+}
+
 std::vector<engine::Settings> resolve_all(const std::vector<std::string>& requests,
                                           const engine::Model& model) {
   std::vector<engine::Settings> settings;
   for (const std::string& text : requests) {
     const engine::Request request = read_fields(engine::request_fields(), parse_json(text, "request"));
     if (!request.seed) usage_error(field("seed"), "is missing: ranks would draw different ones");
-    settings.push_back(engine::resolve(request, model));
+    settings.push_back(on_own_device(engine::resolve(request, model)));
   }
   if (settings.empty()) usage_error(field("prompt"), "there is no request");
   return settings;

@@ -1,0 +1,20 @@
+// The process of a world: it loads the model on one or more ranks, which then carry out the orders of the
+// front.
+#pragma once
+
+#include <cstdint>
+
+#include "launch/failure.h"
+#include "serve/control.h"
+#include "serve/options.h"
+
+namespace tessera::serve {
+
+// Runs the world of this number until an order ends it. With several ranks this process starts them as its
+// forks and watches them: a rank that ends, or is stopped for two seconds, ends all. Tells the supervisor
+// when the weights are loaded. Must be called on the only thread of a process that has not computed and that
+// ends afterwards. Returns what failed, and throws Error for what is wrong with the options or the model.
+launch::Failure run_world_process(const ServeOptions& options, int64_t number, Descriptor control,
+                                  Descriptor port);
+
+}  // namespace tessera::serve
