@@ -233,6 +233,8 @@ class CommandLine {
     app_.get_formatter()->column_width(kHelpColumn);
     add_of_fields("generate", "Generate images or videos from text prompts", kGenerateFooter,
                   add_generate_options, generate_arguments);
+    add_of_fields("serve", "Keep a model loaded, and generate what clients ask for over HTTP", kServeFooter,
+                  add_serve_options, serve_options);
     add_of_fields("models", "List the models that ship, or describe a checkpoint and say whether it can run",
                   kModelsFooter, add_models_options, models_arguments);
     add_of_fields("mesh", "Show how ranks are grouped for given degrees", kMeshFooter, add_mesh_options,

@@ -9,6 +9,7 @@
 #include "engine/request.h"
 #include "job/arguments.h"
 #include "plan/sizes.h"
+#include "serve/options.h"
 
 namespace tessera::cli {
 
@@ -94,8 +95,9 @@ struct ShowText {
   std::string text;
 };
 
-using Command = std::variant<job::GenerateArguments, ModelsArguments, MeshArguments, TraceArguments,
-                             AnalyzeArguments, PlanArguments, CompareArguments, CalibrateArguments, ShowText>;
+using Command =
+    std::variant<job::GenerateArguments, ModelsArguments, MeshArguments, TraceArguments, AnalyzeArguments,
+                 PlanArguments, CompareArguments, CalibrateArguments, serve::ServeOptions, ShowText>;
 
 // `arguments` lacks the program's name. Dashes and underscores are the same in the names of options, so that
 // xDiT's spelling works too. Throws Error(kUsage) with one line that names the option and the valid values;

@@ -332,6 +332,9 @@ Threads, where \-\-threads is not given, and how they wait.
 Traces are kept in tessera/traces of the first, or in .cache/tessera/traces of the second; beside them, in
 machines, what \-\-parallel auto has measured of this host.
 .TP
+.B XDG_STATE_HOME
+tessera serve keeps its queue and its results in tessera/serve of this folder [~/.local/state].
+.TP
 .B TESSERA_CALIBRATION_SECONDS
 About how long \-\-parallel auto measures this host, 1 to 3600.
 .TP
@@ -362,6 +365,9 @@ Traces that were made before; they may be deleted at any time.
 .TP
 .I ~/.cache/tessera/machines
 What was measured of this host; deleted, it is measured again when it is needed.
+.TP
+.I ~/.local/state/tessera/serve
+The queue and the results of tessera serve.
 )";
 
 // "0 done, 1 internal error, ..." as a list.

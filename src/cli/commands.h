@@ -69,4 +69,12 @@ const Fields<CalibrateArguments>& calibrate_fields();
 // Returns the exit code; the message of a rank that failed is already printed. Throws Error.
 int run_calibrate(const CalibrateArguments& arguments);
 
+extern const char* const kServeFooter;
+void add_serve_options(FieldOptions& options);
+serve::ServeOptions serve_options(const FieldOptions& options);
+
+// Runs a server until it is told to end, and prints where it listens. Returns the exit code; the message is
+// already printed. Throws Error.
+int run_serve(const serve::ServeOptions& options);
+
 }  // namespace tessera::cli

@@ -49,6 +49,7 @@ int dispatch(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (const auto* calibrate = std::get_if<CalibrateArguments>(&command)) return run_calibrate(*calibrate);
+  if (const auto* serve = std::get_if<serve::ServeOptions>(&command)) return run_serve(*serve);
   if (const auto* plan = std::get_if<PlanArguments>(&command)) {
     run_plan(*plan);
     return 0;
