@@ -60,6 +60,17 @@ void check_resolved(const engine::Settings& settings, const RequestLimits& limit
                 "{} results, at most {} on this server", settings.pictures(), limits.pictures);
 }
 
+// The prompt of a video may end in JSON that names files, and those of the server are no client's business.
+void check_files(const engine::Settings& settings) {
+  const std::vector<std::string>& uploads = settings.request.video.reference_paths;
+  for (const std::vector<std::string>& paths : settings.video.references) {
+    for (const std::string& path : paths) {
+      if (std::find(uploads.begin(), uploads.end(), path) == uploads.end())
+        usage_error(field("prompt"), "names the file '{}': files of the server are not read", path);
+    }
+  }
+}
+
 // A world has loaded the weights in one dtype, on one device.
 void take_machine(engine::Request& request, const engine::Request& of_server) {
   if (request.dtype && request.dtype != of_server.dtype)
@@ -108,6 +119,7 @@ Admitted admit_or_throw(const JobRequest& job, const job::Job& base, const Reque
     usage_error(field("output_type"), "a server makes images and videos; leave it out");
   const auto settings = std::make_shared<const engine::Settings>(engine::resolve(request, base.model));
   check_resolved(*settings, limits);
+  check_files(*settings);
   const parallel::Workload workload = engine::workload(*settings, base.model);
   const parallel::Layout layout = parallel::resolve_layout(base.arguments.parallel, workload, std::nullopt);
   Admitted admitted{.settings = settings, .suffix = choose_suffix(job.suffix, *settings)};
