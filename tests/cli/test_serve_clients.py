@@ -1,0 +1,222 @@
+"""The clients that people use, against `tessera serve`: those of OpenAI's API and of AUTOMATIC1111's."""
+import base64
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import openai
+import PIL.Image
+import pytest
+import requests
+import webuiapi
+
+from harness import ROOT
+
+START = 120  # seconds until a model is loaded on a busy machine
+
+
+class Server:
+    """`tessera serve` on a port of its own."""
+
+    def __init__(self, program, folder, model, *arguments):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = folder / "log"
+        words = [program, "serve", "--model", model, "--listen", f"127.0.0.1:{self.port}", "--folder", folder / "jobs", *arguments]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(list(map(os.fspath, words)), cwd=folder, stdout=log, stderr=log,
+                                            env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    def wait(self):
+        for _ in range(START * 10):
+            assert self.process.poll() is None, self.log.read_text()
+            try:
+                if requests.get(f"{self.url}/ready", timeout=5).status_code == 200:
+                    return self
+            except requests.ConnectionError:
+                pass
+            time.sleep(0.1)
+        raise AssertionError("the server is not ready: " + self.log.read_text())
+
+    def close(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            assert self.process.wait(60) == 0, self.log.read_text()
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+
+def serving(program, tmp_path_factory, model, *arguments):
+    server = Server(program, tmp_path_factory.mktemp("serve"), model, *arguments)
+    try:
+        yield server.wait()
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def pictures(program, tmp_path_factory):
+    yield from serving(program, tmp_path_factory, ROOT / "models" / "shapes")
+
+
+@pytest.fixture(scope="module")
+def videos(program, tmp_path_factory):
+    yield from serving(program, tmp_path_factory, ROOT / "models" / "shapes-video")
+
+
+def openai_client(server, **options):
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", **options)
+
+
+def webui_client(server):
+    return webuiapi.WebUIApi(host="127.0.0.1", port=server.port)
+
+
+def size_of(data):
+    return PIL.Image.open(io.BytesIO(data)).size
+
+
+FAST = {"num_inference_steps": 2, "seed": 5}
+
+
+def test_openai_pictures_are_those_of_the_command(pictures, box):
+    client = openai_client(pictures)
+    assert [model.id for model in client.models.list()] == ["shapes"]
+    assert client.models.retrieve("shapes").owned_by == "tessera"
+    answer = client.images.generate(model="shapes", prompt="a red circle", size="64x64", response_format="b64_json", extra_body=FAST)
+    png = base64.b64decode(answer.data[0].b64_json)
+    outcome = box.run("generate", "a red circle", "--model", ROOT / "models" / "shapes", "--height", "64", "--width", "64",
+                      "--num-inference-steps", "2", "--seed", "5", "-o", "one.png")
+    assert outcome.code == 0, outcome
+    assert png == (box.folder / "one.png").read_bytes()
+    assert answer.size == "64x64" and answer.output_format == "png" and answer.created > 1_600_000_000
+
+
+def test_openai_answers_with_addresses_and_other_formats(pictures):
+    client = openai_client(pictures)
+    answer = client.images.generate(prompt="a blue square", n=2, size="64x64", response_format="url", output_format="webp", extra_body=FAST)
+    assert len(answer.data) == 2 and not answer.data[0].b64_json
+    for each in answer.data:
+        reply = requests.get(each.url)
+        assert reply.headers["Content-Type"] == "image/webp"
+        assert size_of(reply.content) == (64, 64)
+    both = client.images.generate(prompt="a", size="64x64", output_format="jpeg", extra_body=FAST).data[0]
+    assert base64.b64decode(both.b64_json) == requests.get(both.url).content
+
+
+def test_openai_streams_partial_pictures(pictures):
+    events = list(openai_client(pictures).images.generate(prompt="a red circle", size="64x64", stream=True, partial_images=2,
+                                                          extra_body={"num_inference_steps": 12, "seed": 1}))
+    assert events[-1].type == "image_generation.completed"
+    assert size_of(base64.b64decode(events[-1].b64_json)) == (64, 64)
+    partials = events[:-1]
+    assert len(partials) <= 2  # fewer where the picture is there first
+    assert [event.partial_image_index for event in partials] == list(range(len(partials)))
+    for event in partials:
+        assert event.type == "image_generation.partial_image" and size_of(base64.b64decode(event.b64_json))
+
+
+def test_openai_raises_what_is_wrong(pictures):
+    client = openai_client(pictures)
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.images.generate(model="dall-e-3", prompt="a")
+    assert caught.value.code == "model_not_found" and "shapes" in str(caught.value)
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.images.generate(prompt="a", size="63x64")
+    assert caught.value.param == "size"
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.images.edit(image=b"\x89PNG\r\n\x1a\n", prompt="a")
+    assert caught.value.code == "unsupported_operation"
+    with pytest.raises(openai.BadRequestError):
+        client.videos.create(prompt="a")
+
+
+def test_openai_videos_are_made_and_deleted(videos):
+    client = openai_client(videos)
+    fast = {"num_inference_steps": 2, "num_frames": 17, "seed": 3}
+    video = client.videos.create_and_poll(prompt="a red circle moves left to right", extra_body=fast, poll_interval_ms=200)
+    assert video.status == "completed" and video.progress == 100 and video.error is None, video
+    content = client.videos.download_content(video.id).read()
+    assert content[4:8] == b"ftyp"
+    assert [each.id for each in client.videos.list()] == [video.id]
+    second = client.videos.create(prompt="a blue square", extra_body=fast)
+    assert second.status in ("queued", "in_progress")
+    assert len(client.videos.list(limit=1).data) == 1
+    for each in (video, second):
+        assert client.videos.delete(each.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.videos.retrieve(video.id)
+    assert not client.videos.list().data
+
+
+def test_webuiapi_makes_pictures(pictures):
+    client = webui_client(pictures)
+    result = client.txt2img(prompt="a red circle", negative_prompt="blurry", seed=7, steps=2, width=64, height=64, batch_size=2,
+                            sampler_name="DPM++ 2M", scheduler="Karras", cfg_scale=3)
+    assert [image.size for image in result.images] == [(64, 64)] * 2
+    assert result.info["all_seeds"] == [7, 8]
+    # The second picture is the one that its seed makes alone.
+    alone = client.txt2img(prompt="a red circle", negative_prompt="blurry", seed=8, steps=2, width=64, height=64,
+                           sampler_name="DPM++ 2M Karras", cfg_scale=3)
+    assert list(alone.image.getdata()) == list(result.images[1].getdata())
+    assert "Sampler: DPM++ 2M, Schedule type: Karras" in result.info["infotexts"][0]
+    read = client.png_info(result.image)
+    assert read.info.startswith("a red circle") and "Steps: 2" in read.info
+
+
+def test_webuiapi_reads_every_list(pictures):
+    client = webui_client(pictures)
+    assert client.util_get_current_model() == "shapes" and client.util_get_model_names() == ["shapes"]
+    client.util_set_model("shape")
+    client.util_wait_for_ready(check_interval=0.1)
+    client.set_options(client.get_options())
+    assert "Euler a" in client.util_get_sampler_names() and "karras" in client.util_get_scheduler_names()
+    for name in ("cmd_flags", "sd_vae", "upscalers", "latent_upscale_modes", "loras", "hypernetworks", "face_restorers",
+                 "realesrgan_models", "prompt_styles", "scripts", "embeddings", "memory"):
+        getattr(client, f"get_{name}")()
+    client.refresh_checkpoints()
+    with pytest.raises(RuntimeError) as caught:
+        client.txt2img(prompt="a", sampler_name="DPM adaptive", width=64, height=64)
+    assert caught.value.args[0] == 404
+    with pytest.raises(RuntimeError) as caught:
+        client.img2img(images=[PIL.Image.new("RGB", (64, 64))], prompt="a")
+    assert caught.value.args[0] == 501
+
+
+def test_webuiapi_sees_and_ends_what_runs(pictures):
+    client, results = webui_client(pictures), []
+    thread = threading.Thread(target=lambda: results.append(client.txt2img(prompt="a", steps=250, width=256, height=256)))
+    thread.start()
+    other = webui_client(pictures)
+    seen = {}
+    for _ in range(600):
+        seen = other.get_progress()
+        if seen["state"]["sampling_step"] > 0 and seen["current_image"]:
+            break
+        time.sleep(0.05)
+    assert 0 < seen["progress"] < 1 and seen["state"]["job_count"] == 1, seen
+    assert size_of(base64.b64decode(seen["current_image"]))
+    other.interrupt()
+    thread.join(60)
+    assert results and results[0].images == []
+    assert other.get_progress()["state"]["job_count"] == 0
+
+
+def test_requests_as_web_uis_send_them(pictures):
+    """Open WebUI sends an empty Basic header; LibreChat sends no sampler, and reads infotexts."""
+    headers = {"Authorization": "Basic Og=="}
+    options = requests.get(f"{pictures.url}/sdapi/v1/options", headers=headers).json()
+    assert requests.post(f"{pictures.url}/sdapi/v1/options", headers=headers, json=options).status_code == 200
+    body = {"prompt": "a red circle", "negative_prompt": "", "cfg_scale": 4.5, "steps": 2, "width": 64, "height": 64}
+    answer = requests.post(f"{pictures.url}/sdapi/v1/txt2img", headers=headers, json=body).json()
+    assert size_of(base64.b64decode(answer["images"][0].split(",")[0])) == (64, 64)
+    info = json.loads(answer["info"])
+    assert "Steps: 2" in info["infotexts"][0] and info["seed"] == info["all_seeds"][0]
