@@ -71,10 +71,11 @@ fuzz: setup           ## fuzz for a minute (FUZZ_SECONDS=60)
 mutants: setup        ## change behaviour in small ways, one at a time: which changes do the tests catch? (MUTANTS="--sample 10", or DRAW=30 SEED=1 at random)
 	python3 -m tools.ci.mutants $(if $(DRAW),--draw $(DRAW) --seed $(or $(SEED),1)) $(MUTANTS)
 
-soak: build           ## kill and stop ranks at random, cancel requests of one engine at random (RUNS=200)
+soak: build           ## kill and stop ranks and processes of a server at random, cancel requests of one engine at random (RUNS=200)
 	@tools/build.sh release tessera_tests
 	@tools/ci/side_by_side.sh "python3 tests/cli/soak_ranks.py $(BUILD)/tessera --runs $(RUNS)" \
 	  "TESSERA_SOAK_REQUESTS=$(RUNS) $(BUILD)/tests/tessera_tests --gtest_filter='*Soak*'"
+	@python3 tests/cli/soak_server.py $(BUILD)/tessera --runs $(RUNS)
 
 hosts: build          ## run on several hosts (network namespaces) under torchrun, Open MPI, MPICH and Slurm
 	@tools/setup.sh hosts
