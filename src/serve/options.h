@@ -18,6 +18,8 @@ struct ServeOptions {
   std::optional<std::string> model, config, variant;  // see engine::find_model_files()
   engine::Request defaults;                           // its dtype and device alone
   parallel::ParallelOptions parallel;
+  // Its parallel, machine and max_staleness alone: a plan chooses the layout of each world before it begins.
+  job::RunOptions plan;
   job::MessageOptions messages;
   int64_t worlds = 1;
   std::optional<int> threads;          // of each rank
@@ -43,7 +45,7 @@ struct ServeOptions {
   double drain = 30;                              // seconds
 };
 
-// All but `defaults`, `parallel` and `messages`, which have tables of their own.
+// All but `defaults`, `parallel`, `plan` and `messages`, which have tables of their own.
 const Fields<ServeOptions>& serve_fields();
 
 }  // namespace tessera::serve

@@ -12,7 +12,7 @@ import urllib.request
 
 import pytest
 
-from harness import MODEL
+from harness import MODEL, ROOT
 from running import alive, children, name
 
 TINY = ["--model", MODEL, "--dtype", "fp32"]
@@ -141,6 +141,19 @@ def test_serve_says_where_it_listens_and_drains(serve):
     assert server.get("/health")[0] == 200
     assert sorted(server.processes()) == ["tessera:front", "tessera:w0", "tessera:w1"]
     assert server.end() == 0
+
+
+def test_serve_has_its_layout_planned(box, serve):
+    machine = box.folder.parent / "mine.json"  # of processors, with the times of a GPU's data sheet
+    machine.write_text(json.dumps(json.loads((ROOT / "machines" / "l40.json").read_text()) | {"device": "cpu", "name": "mine"}))
+    server = serve("--nproc", "2", "--parallel", "auto", "--machine", machine)
+    assert " on 2 ranks, " in server.wait_for("planned: ")
+    server.wait_for("world 0 is ready")
+    assert [world["ranks"] for world in server.get("/v1/status")[1]["worlds"]] == [2]
+    assert server.end() == 0
+    box.refuse(2, "[--parallel] auto chooses the layout; leave out --ulysses-degree", "serve", *TINY, "--nproc", "2", "--parallel", "auto",
+               "--ulysses-degree", "2")
+    box.refuse(2, "[--max-staleness] is for --parallel auto", "serve", *TINY, "--max-staleness", "any")
 
 
 def test_serve_has_a_folder_alone(box, serve):
