@@ -138,13 +138,26 @@ std::variant<Admitted, JobRefusal> admit(const JobRequest& request, const job::J
   try {
     return admit_or_throw(request, base, limits);
   } catch (const Error& error) {
-    const std::vector<std::string> fields = fields_in(error.message());
-    return JobRefusal{.error = {.code = "invalid_value", .message = spell(error.message()), .status = 400},
+    const std::string message = with_names_of_uploads(error.message(), request.request);
+    const std::vector<std::string> fields = fields_in(message);
+    return JobRefusal{.error = {.code = "invalid_value", .message = spell(message), .status = 400},
                       .parameter = fields.empty() ? "" : fields.front()};
   } catch (const std::exception& error) {  // a bug must not end the server
     log_warning("{}", error.what());
     return JobRefusal{.error = {.code = "failed", .message = "the server has failed at this request"}};
   }
+}
+
+std::string with_names_of_uploads(std::string message, const engine::Request& request) {
+  const auto replace = [&message](const std::vector<std::string>& files, const char* name) {
+    for (auto file = files.rbegin(); file != files.rend(); ++file) {  // "image-10" before "image-1"
+      for (size_t at = 0; (at = message.find(*file, at)) != std::string::npos;)
+        message.replace(at, file->size(), field(name));
+    }
+  };
+  replace(request.images, "image");
+  replace(request.video.reference_paths, "reference");
+  return message;
 }
 
 JobView view_of(const JobRequest& request, const Admitted& admitted) {

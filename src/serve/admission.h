@@ -24,7 +24,7 @@ struct Admitted {
   std::shared_ptr<const engine::Settings> settings = {};
   std::string suffix = {};     // of the results
   std::string batch_key = {};  // engine::batch_key()
-  double work = 1;        // of a step (Estimates)
+  double work = 1;             // of a step (Estimates)
   bool may_be_saved = true;
 };
 
@@ -32,6 +32,10 @@ struct Admitted {
 // those of every request.
 std::variant<Admitted, JobRefusal> admit(const JobRequest& request, const job::Job& base,
                                          const RequestLimits& limits);
+
+// The message of an error with `image` and `reference` in the place of the files that hold what the client
+// has sent, which are no client's business.
+std::string with_names_of_uploads(std::string message, const engine::Request& request);
 
 // A job as it begins, queued, but for its id and the time.
 JobView view_of(const JobRequest& request, const Admitted& admitted);

@@ -32,6 +32,8 @@
 namespace tessera::serve {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr std::chrono::milliseconds kTick(100);
 // How long clients have to take the last answers.
 constexpr std::chrono::milliseconds kLastAnswers(500);
@@ -50,10 +52,18 @@ void write_line(std::string_view line) {
   if (::write(STDERR_FILENO, line.data(), line.size()) < 0) return;
 }
 
+// What is refused because of a file of the model names it, and clients do not learn where that lies.
+JsonConfig named_within(const fs::path& folder, const JsonConfig& config) {
+  const fs::path inside = fs::path(config.where()).lexically_relative(folder);
+  const bool is_inside = !inside.empty() && *inside.begin() != "..";
+  return {config.values(), (is_inside ? inside : fs::path(config.where()).filename()).string()};
+}
+
 job::Job base_of(const ServeOptions& options) {
   const engine::ModelFiles files = engine::find_model_files(options.model, options.config);
   job::Job base;
   base.model = engine::read_model(files.folder, files.single_file, options.variant.value_or(""));
+  base.model.scheduler = named_within(files.folder, base.model.scheduler);
   base.arguments.run.variant = options.variant;
   base.arguments.parallel = options.parallel;
   base.arguments.request = options.defaults;
@@ -124,19 +134,10 @@ class Front {
   explicit Front(const FrontOptions& options) : control_(Descriptor(options.control)) {
     const ServeOptions& serve = options.serve;
     service_.emplace(service_options(serve), hooks(), metrics_);
-    std::vector<Route> routes = operation_routes(*service_, metrics_);
-    const auto add = [&](std::vector<Route> more) {
-      for (Route& each : more) routes.push_back(std::move(each));
-    };
     const auto body_bytes = static_cast<size_t>(serve.max_body);
     const ApiOptions api{
         .body_bytes = body_bytes, .upload_bytes = body_bytes, .max_pictures = serve.max_prompts};
-    add(native_routes(*service_, body_bytes));
-    add(openai_image_routes(*service_, api));
-    add(openai_video_routes(*service_, api));
-    add(sdapi_routes(*service_, api));
-    add(page_routes());
-    server_.emplace(options.listeners, std::move(routes),
+    server_.emplace(options.listeners, front_routes(*service_, metrics_, api),
                     HttpServer::Options{.access = access_of(serve),
                                         .on_served = request_log(metrics_, wall_clock, write_line)});
   }
@@ -241,6 +242,19 @@ class Front {
 };
 
 }  // namespace
+
+std::vector<Route> front_routes(Service& service, Metrics& metrics, const ApiOptions& api) {
+  std::vector<Route> routes = operation_routes(service, metrics);
+  const auto add = [&](std::vector<Route> more) {
+    for (Route& each : more) routes.push_back(std::move(each));
+  };
+  add(native_routes(service, api.body_bytes));
+  add(openai_image_routes(service, api));
+  add(openai_video_routes(service, api));
+  add(sdapi_routes(service, api));
+  add(page_routes());
+  return routes;
+}
 
 int run_front(const FrontOptions& options) {
   return Front(options).run();

@@ -4,7 +4,11 @@
 
 #include <vector>
 
+#include "serve/api_request.h"
+#include "serve/http.h"
+#include "serve/metrics.h"
 #include "serve/options.h"
+#include "serve/service.h"
 
 namespace tessera::serve {
 
@@ -13,6 +17,9 @@ struct FrontOptions {
   std::vector<int> listeners;  // listening sockets, which the front takes over
   int control = -1;            // its end of the pair with the supervisor (serve/control.h), likewise
 };
+
+// All that a front answers, which docs/openapi.yaml describes. The service and the metrics must outlive them.
+std::vector<Route> front_routes(Service& service, Metrics& metrics, const ApiOptions& api);
 
 // Serves until the supervisor tells it to drain and the jobs under way have ended, then returns 0. Must be
 // called on the only thread of a process, which ends afterwards. Throws Error: kUsage and kInput for what

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "core/system_call.h"
 #include "core/text.h"
 
@@ -88,6 +89,13 @@ std::unique_ptr<Content> open_file(const HttpRequest& request, HttpResponse& res
     response.headers.emplace_back("Content-Range", fmt::format("bytes {}-{}/{}", begin, end - 1, size));
   }
   return std::make_unique<Content>(std::move(file), begin, end);
+}
+
+// What it was is no client's business: it may name files of the server.
+void failed(Exchange& exchange, const std::exception& error) {
+  log_warning("request {} has failed: {}", exchange.request().id, error.what());
+  exchange.respond(error_response(exchange.request().path, 500, "internal_error",
+                                  "the server has failed at this request; its log says why"));
 }
 
 }  // namespace
@@ -299,10 +307,10 @@ void Connection::dispatch() {
     route_->handler(answer);
   } catch (const Error& error) {
     const bool is_theirs = error.exit_code() == 2 || error.exit_code() == 3;
-    answer->respond(error_response(answer->request().path, is_theirs ? 400 : 500,
-                                   is_theirs ? "invalid_value" : "internal_error", error.what()));
+    if (!is_theirs) return failed(*answer, error);
+    answer->respond(error_response(answer->request().path, 400, "invalid_value", error.what()));
   } catch (const std::exception& error) {
-    answer->respond(error_response(answer->request().path, 500, "internal_error", error.what()));
+    failed(*answer, error);
   }
 }
 

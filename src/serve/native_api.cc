@@ -173,8 +173,11 @@ class Stream {
 void follow(JobService& service, const ExchangePtr& exchange) {
   const HttpRequest& request = exchange->request();
   const std::string id = request.parameters.at(0), owner = request.owner;
-  const auto previews = whole_number(text_of(request.query, "previews")).value_or(0);
-  if (previews < 0) return refuse(exchange, 400, "invalid_value", "previews: expected steps", "previews");
+  const std::string_view text = text_of(request.query, "previews");
+  const auto given = text.empty() ? 0 : whole_number(text);
+  if (!given || *given < 0)
+    return refuse(exchange, 400, "invalid_value", "previews: expected a number of steps", "previews");
+  const int64_t previews = *given;
   service.find(owner, id, [&service, exchange, id, owner, previews](const std::optional<JobView>& view) {
     if (!view) return no_such_job(exchange);
     if (exchange->is_gone()) return;

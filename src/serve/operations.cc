@@ -1,5 +1,6 @@
 #include "serve/operations.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -11,13 +12,16 @@ namespace {
 
 using ExchangePtr = std::shared_ptr<Exchange>;
 
-std::string why_not_ready(const Service::Status& status) {
+std::string_view why_not_ready(const Service::Status& status) {
   if (status.is_draining) return "draining";
-  if (status.is_ready()) return "";
-  for (const Service::WorldStatus& each : status.worlds) {
-    if (!each.last_loss.empty()) return "restarting: " + each.last_loss;
-  }
-  return "loading";
+  const auto was_lost = [](const Service::WorldStatus& each) { return !each.last_loss.empty(); };
+  return std::ranges::any_of(status.worlds, was_lost) ? "restarting" : "loading";
+}
+
+// What a message begins with in brackets may be a file of the server, which is no client's business.
+OrderedJson loss_json(const std::string& loss) {
+  if (loss.empty()) return nullptr;
+  return loss.starts_with("[") ? "has failed; the server's log says why" : loss;
 }
 
 OrderedJson status_json(const Service& service) {
@@ -29,8 +33,8 @@ OrderedJson status_json(const Service& service) {
                       {"ranks", each.ranks},
                       {"weights_bytes", each.weights_bytes},
                       {"restarts", each.restarts},
-                      {"runs", each.runs}});
-    worlds.back()["last_loss"] = each.last_loss.empty() ? OrderedJson() : OrderedJson(each.last_loss);
+                      {"runs", each.runs},
+                      {"last_loss", loss_json(each.last_loss)}});
   }
   return {{"model", service.model_name()},
           {"version", TESSERA_VERSION},

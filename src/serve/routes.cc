@@ -83,12 +83,15 @@ Routes::Match Routes::find(std::string_view method, std::string_view path) const
   Match match;
   if (!path.starts_with("/")) return match;
   const auto segments = segments_of(path);
+  const std::vector<std::string>* first = nullptr;
   for (const Pattern& pattern : patterns_) {
     if (!fits(pattern.segments, segments)) continue;
+    // A pattern with words goes before one with {...} that stands after it in the table, for all methods.
+    if (first == nullptr) first = &pattern.segments;
+    if (pattern.segments != *first) continue;
     match.methods +=
         fmt::format("{}{}, ", pattern.route.method, pattern.route.method == "GET" ? ", HEAD" : "");
-    // A pattern with words goes before one with {...} that stands after it in the table.
-    if (pattern.route.method != method || match.route != nullptr) continue;
+    if (pattern.route.method != method) continue;
     match.route = &pattern.route;
     for (size_t i = 0; i < segments.size(); ++i) {
       if (!is_parameter(pattern.segments[i]) || !match.parameters) continue;

@@ -57,7 +57,9 @@ void progress(const Sdapi& state, const std::shared_ptr<Exchange>& exchange) {
               {"current_task", nullptr}};
   }
   answer["current_image"] = nullptr;
-  const bool has_image = task && text_of(request.query, "skip_current_image") != "true";
+  const std::string_view skips = text_of(request.query, "skip_current_image");
+  // Python's clients write True.
+  const bool has_image = task && !equal_names(skips, "true") && skips != "1";
   if (const auto preview = has_image ? task->preview() : nullptr)
     answer["current_image"] = encode_base64(*preview);
   exchange->respond(json_response(answer));

@@ -110,7 +110,7 @@ OrderedJson png_info(std::string_view png) {
   try {
     texts = decode_png_text(png, "image");
   } catch (const Error& error) {
-    throw ApiError(500, "HTTPException", error.what(), "image");
+    throw ApiError(422, "invalid_image", error.what(), "image");
   }
   std::string info;
   OrderedJson items = OrderedJson::object();

@@ -16,16 +16,15 @@ constexpr double kSaveShare = 0.01;
 constexpr Seconds kSaveTime{2e-3};
 constexpr double kSavedBytesPerSecond = 500e6;
 
-JobError error_of(const WorldEvent& event) {
-  switch (static_cast<ErrorKind>(event.exit_code)) {
-    case ErrorKind::kUsage:
-      return {.code = "invalid_value", .message = spell(event.message), .status = 400};
-    case ErrorKind::kMemory:
-      return {
-          .code = "out_of_memory", .message = "there is too little memory for this request", .status = 503};
-    default:
-      return {.code = "failed", .message = "the run has failed; the server's log says why", .status = 500};
-  }
+JobError error_of(const WorldEvent& event, const engine::Request& request) {
+  const auto kind = static_cast<ErrorKind>(event.exit_code);
+  if (kind == ErrorKind::kMemory)
+    return {.code = "out_of_memory", .message = "there is too little memory for this request", .status = 503};
+  const std::string message = with_names_of_uploads(event.message, request);
+  const bool is_of_upload = message != event.message;
+  if (kind == ErrorKind::kUsage || (kind == ErrorKind::kInput && is_of_upload))
+    return {.code = "invalid_value", .message = spell(message), .status = 400};
+  return {.code = "failed", .message = "the run has failed; the server's log says why", .status = 500};
 }
 
 }  // namespace
@@ -118,7 +117,8 @@ void Service::run_failed(RunId id, const WorldEvent& event) {
   log_warning("world {}: a run has failed: {}", world, spell(event.message));
   const std::vector<Slot> slots = runs_.at(id).slots;
   for (const Slot& slot : slots) {
-    if (const JobPtr job = live(slot.id); job && job->run == id && !job->why) job->why = error_of(event);
+    if (const JobPtr job = live(slot.id); job && job->run == id && !job->why)
+      job->why = error_of(event, job->view.request.request);
   }
   const std::vector<Ended> ended = scheduler_.failed(id);
   for (const Ended& each : ended) end(each);

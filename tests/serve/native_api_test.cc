@@ -187,6 +187,15 @@ TEST_F(NativeApiTest, ListsAndCancels) {
   EXPECT_EQ(call("DELETE", "/v1/jobs/" + first)->json().at("state"), "cancelled");
 }
 
+TEST_F(NativeApiTest, PreviewsAreANumberOfSteps) {
+  begin();
+  const std::string events = "/v1/jobs/nobody/events";
+  for (const char* const wrong : {"x", "-1", "1.5", "1 "})
+    EXPECT_EQ(call("GET", events, "", NamedTexts(), NamedTexts{{"previews", wrong}})->answer->status, 400)
+        << wrong;
+  EXPECT_EQ(call("GET", events, "", NamedTexts(), NamedTexts{{"previews", "2"}})->answer->status, 404);
+}
+
 TEST_F(NativeApiTest, TheFieldsAreThoseOfTheModel) {
   begin();
   const Json fields = call("GET", "/v1/fields")->json();
@@ -216,6 +225,19 @@ TEST_F(NativeApiTest, OperationsTellHowTheServerIs) {
   world().die();
   service_->read_world(0);
   EXPECT_EQ(call("GET", "/ready")->answer->status, 503);
+}
+
+TEST_F(NativeApiTest, WhyAWorldWasLostNamesNoFile) {
+  begin();
+  add_world();
+  const auto last_loss = [&] {
+    return call("GET", "/v1/status")->json().at("worlds").at(0).at("last_loss").get<std::string>();
+  };
+  service_->lose_world(0, "was stopped for 2 s");
+  EXPECT_EQ(last_loss(), "was stopped for 2 s");
+  EXPECT_EQ(call("GET", "/ready")->json().at("reason"), "restarting");
+  service_->lose_world(0, "[/home/ann/model.safetensors] is cut short");
+  EXPECT_EQ(last_loss(), "has failed; the server's log says why");
 }
 
 TEST(RequestLogTest, ALineHasNoPathAndNoBody) {
