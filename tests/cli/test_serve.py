@@ -149,7 +149,11 @@ def test_serve_has_its_layout_planned(box, serve):
     server = serve("--nproc", "2", "--parallel", "auto", "--machine", machine)
     assert " on 2 ranks, " in server.wait_for("planned: ")
     server.wait_for("world 0 is ready")
-    assert [world["ranks"] for world in server.get("/v1/status")[1]["worlds"]] == [2]
+    deadline = time.monotonic() + 100
+    while (ranks := [world["ranks"] for world in server.get("/v1/status")[1]["worlds"]]) == [0]:  # the world tells the front itself
+        assert time.monotonic() < deadline, server.lines
+        time.sleep(0.01)
+    assert ranks == [2]
     assert server.end() == 0
     box.refuse(2, "[--parallel] auto chooses the layout; leave out --ulysses-degree", "serve", *TINY, "--nproc", "2", "--parallel", "auto",
                "--ulysses-degree", "2")
