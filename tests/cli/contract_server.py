@@ -36,7 +36,7 @@ def main():
     parser.add_argument("--max-examples", default="30")
     parser.add_argument("--phases", default="examples,coverage,fuzzing,stateful")
     parser.add_argument("--include", default=".", help="regular expression of paths")
-    parser.add_argument("--workers", default="4")
+    parser.add_argument("--workers", default="1")
     options = parser.parse_args()
     tool = shutil.which("schemathesis", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]))
     if not tool:
