@@ -124,7 +124,8 @@ Admitted admit_or_throw(const JobRequest& job, const job::Job& base, const Reque
   const parallel::Layout layout = parallel::resolve_layout(base.arguments.parallel, workload, std::nullopt);
   Admitted admitted{.settings = settings, .suffix = choose_suffix(job.suffix, *settings)};
   require_encodable(admitted.suffix, *settings, base);
-  admitted.batch_key = engine::batch_key(*settings);
+  // Two keys with one hash would be a pity and no more: worlds compare the requests of a run themselves.
+  admitted.batch_key = hash_of({engine::batch_key(*settings)});
   admitted.work = static_cast<double>(settings->model_width * settings->model_height * settings->frames *
                                       settings->pictures() * (settings->guided() ? 2 : 1));
   admitted.may_be_saved = may_be_saved(*settings, layout);

@@ -23,7 +23,7 @@ struct RequestLimits {
 struct Admitted {
   std::shared_ptr<const engine::Settings> settings = {};
   std::string suffix = {};     // of the results
-  std::string batch_key = {};  // engine::batch_key()
+  std::string batch_key = {};  // a hash of engine::batch_key(), since thousands of jobs wait with theirs
   double work = 1;             // of a step (Estimates)
   bool may_be_saved = true;
 };

@@ -95,7 +95,8 @@ ImageText Encoder::text_of(const job::Job& base, const engine::Settings& setting
 void Encoder::encode(Picture picture, Image image, Done done) {
   run([this, picture = std::move(picture), image = std::move(image), done = std::move(done)] {
     Made made = made_by([&] {
-      const ImageText text = text_of(base_, *picture.settings, picture.index);
+      const engine::Settings settings = engine::resolve(picture.request, base_.model);
+      const ImageText text = text_of(base_, settings, picture.index);
       return std::make_shared<const std::string>(media::encode_image("result" + picture.suffix, image, text));
     });
     post_([done, made = std::move(made)] { done(made); });
@@ -128,15 +129,15 @@ std::shared_ptr<const std::string> Encoder::add(const Picture& picture, const Vi
     const Image image{.height = frames.height,
                       .width = frames.width,
                       .pixels = {frames.pixels.begin(), frames.pixels.end()}};
-    const ImageText text = text_of(base_, *picture.settings, picture.index);
+    const ImageText text = text_of(base_, engine::resolve(picture.request, base_.model), picture.index);
     return std::make_shared<const std::string>(media::encode_image("result" + picture.suffix, image, text));
   }
   Video& video = videos_[{picture.job, picture.index}];
   if (frames.first == 0) {  // of a run that has begun anew, too
     video.writer.reset();
     video.path = folder_ / fmt::format("{}.{}{}", picture.job, picture.index, picture.suffix);
-    video.writer.emplace(
-        video.path, job::video_format(*picture.settings, text_of(base_, *picture.settings, picture.index)));
+    const engine::Settings settings = engine::resolve(picture.request, base_.model);
+    video.writer.emplace(video.path, job::video_format(settings, text_of(base_, settings, picture.index)));
   }
   if (!video.writer) input_error("video", "its beginning is missing");
   const auto* pixels = reinterpret_cast<const uint8_t*>(frames.pixels.data());

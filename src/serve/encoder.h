@@ -38,9 +38,9 @@ class Encoder {
   Encoder& operator=(const Encoder&) = delete;
 
   struct Picture {
-    std::string job;  // its id
-    std::shared_ptr<const engine::Settings> settings;
-    int64_t index = 0;  // among the pictures of the job
+    std::string job;          // its id
+    engine::Request request;  // with every choice made
+    int64_t index = 0;        // among the pictures of the job
     std::string suffix = {};
   };
   // A file's bytes, or what is wrong.

@@ -175,7 +175,7 @@ void Connection::wait_for_request() {
 }
 
 void Connection::read_header() {
-  parser_.emplace();
+  parser_ = std::make_unique<Parser>();
   parser_->header_limit(static_cast<uint32_t>(limits().header_bytes));
   // The route says how much: read_body(). (boost::none would refuse every length in Boost 1.74.)
   parser_->body_limit(std::numeric_limits<uint64_t>::max());

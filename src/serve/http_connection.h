@@ -86,11 +86,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Shared& server_;
   Stream stream_;
   boost::beast::flat_buffer buffer_;
-  std::optional<Parser> parser_;
-  HttpRequest request_;           // until an answer takes it
-  const Route* route_ = nullptr;  // of the request under way; null if there is none for it
-  NamedTexts access_headers_;     // of its answer
-  std::string method_;            // of it, HEAD too
+  std::unique_ptr<Parser> parser_;  // while a request is read
+  HttpRequest request_;             // until an answer takes it
+  const Route* route_ = nullptr;    // of the request under way; null if there is none for it
+  NamedTexts access_headers_;       // of its answer
+  std::string method_;              // of it, HEAD too
   bool is_http_1_1_ = true;
   std::weak_ptr<Answer> answer_;
   Clock::time_point began_;

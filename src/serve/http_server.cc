@@ -1,4 +1,6 @@
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -97,7 +99,10 @@ void HttpServer::Impl::accept(Listener& listener) {
     const int socket = ::accept4(listener.native_handle(), reinterpret_cast<sockaddr*>(&address), &length,
                                  SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (socket >= 0) {
-      const int family = address.ss_family;
+      const int family = address.ss_family, is_on = 1;
+      // An event, or the end of a long answer, must not wait until the client has acknowledged what came
+      // before.
+      if (family != AF_UNIX) ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &is_on, sizeof is_on);
       std::make_shared<Connection>(*this, Protocol(family, 0), socket)->wait_for_request();
       continue;
     }

@@ -122,7 +122,7 @@ std::optional<JobFilter> read_filter(const ExchangePtr& exchange) {
 
 // Events.
 
-// A client that follows a job. It lives as long as the follower.
+// A client that follows a job.
 class Stream {
  public:
   Stream(ExchangePtr exchange) : exchange_(std::move(exchange)) {}
@@ -159,8 +159,12 @@ class Stream {
     }
     if (job.error) send("error", {{"code", job.error->code}, {"message", job.error->message}}, number);
     send("state", job_json(job), number);
-    if (has_ended(job.state)) exchange_->end_events();
+    is_over_ |= has_ended(job.state);
+    if (is_over_) exchange_->end_events();
   }
+
+  bool is_over() const { return is_over_; }
+  std::shared_ptr<Follower> follower = {};
 
  private:
   void send(const char* name, const OrderedJson& data, uint64_t number) {
@@ -168,6 +172,7 @@ class Stream {
   }
 
   ExchangePtr exchange_;
+  bool is_over_ = false;
 };
 
 void follow(JobService& service, const ExchangePtr& exchange) {
@@ -182,18 +187,15 @@ void follow(JobService& service, const ExchangePtr& exchange) {
     if (!view) return no_such_job(exchange);
     if (exchange->is_gone()) return;
     exchange->begin_events();
-    const auto stream = std::make_shared<Stream>(exchange);
     // The follower goes with the connection. Until then it is held here, and holds the exchange.
-    const auto held = std::make_shared<std::shared_ptr<Follower>>();
-    const auto is_over = std::make_shared<bool>(false);
-    exchange->on_gone([held] { held->reset(); });
-    *held = service.follow(owner, id, previews, [stream, held, is_over](const JobUpdate& update) {
+    const auto stream = std::make_shared<Stream>(exchange);
+    exchange->on_gone([stream] { stream->follower.reset(); });
+    stream->follower = service.follow(owner, id, previews, [stream](const JobUpdate& update) {
       stream->take(update);
-      *is_over |= has_ended(update.job.state);
-      if (*is_over) held->reset();
+      if (stream->is_over()) stream->follower.reset();
     });
-    if (*is_over) held->reset();
-    if (!*held && !*is_over)  // it has ended before
+    if (stream->is_over()) return stream->follower.reset();
+    if (!stream->follower)  // it has ended before
       stream->send_state(
           *view, static_cast<uint64_t>(view->ended.value_or(view->accepted).time_since_epoch().count()));
   });

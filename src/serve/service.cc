@@ -147,15 +147,16 @@ void Service::admit_and_submit(JobRequest request, Submitted done) {
 Service::JobPtr Service::create(const JobRequest& request, const Admitted& admitted) {
   const JobPtr job = std::make_shared<LiveJob>();
   job->view = view_of(request, admitted);
-  job->admitted = admitted;
+  job->batch_key = admitted.batch_key;
+  job->work = admitted.work;
+  job->may_be_saved = admitted.may_be_saved;
   job->created = now();
   return job;
 }
 
 Job Service::scheduled(const LiveJob& job) const {
-  const Admitted& admitted = job.admitted;
-  Job scheduled{.id = job.id(), .owner = job.view.request.owner, .batch_key = admitted.batch_key};
-  scheduled.estimate = estimates_.run(admitted.batch_key, admitted.work, job.view.steps);
+  Job scheduled{.id = job.id(), .owner = job.view.request.owner, .batch_key = job.batch_key};
+  scheduled.estimate = estimates_.run(job.batch_key, job.work, job.view.steps);
   scheduled.steps = job.view.steps;
   scheduled.pictures = job.view.pictures;
   // What a job takes besides its texts is about that.
@@ -163,7 +164,7 @@ Job Service::scheduled(const LiveJob& job) const {
   for (const std::string& text : job.view.request.request.prompts) scheduled.bytes += 2 * text.size();
   if (job.deadline)
     scheduled.deadline = now() + std::chrono::duration_cast<Seconds>(*job.deadline - hooks_.wall_clock());
-  scheduled.may_be_saved = admitted.may_be_saved;
+  scheduled.may_be_saved = job.may_be_saved;
   return scheduled;
 }
 

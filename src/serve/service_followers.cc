@@ -11,7 +11,7 @@ namespace {
 constexpr Seconds kGrace{5};
 // How long a preview is made for somebody who has asked for one.
 constexpr Seconds kPreviewInterest{10};
-constexpr size_t kMostLooks = 2000, kMostPlaces = 200;
+constexpr size_t kMostLooks = 2000, kMostTold = 50;
 
 }  // namespace
 
@@ -49,11 +49,14 @@ void Service::tell(const JobPtr& job, JobUpdate::Kind kind, int64_t index,
   const uint64_t number =
       std::max(job->number + 1, static_cast<uint64_t>(hooks_.wall_clock().time_since_epoch().count()));
   job->number = number;
-  const std::vector<Following*> followers(job->followers.begin(), job->followers.end());
-  for (Following* each : followers) {
-    if (std::ranges::find(job->followers, each) == job->followers.end()) continue;
-    if (kind == JobUpdate::Kind::kPreview && each->preview_every == 0) continue;
-    const std::shared_ptr<const Told> call = each->told;
+  std::vector<std::weak_ptr<Following>> followers;
+  for (Following* each : job->followers) followers.push_back(each->weak_from_this());
+  for (const std::weak_ptr<Following>& each : followers) {
+    std::shared_ptr<const Told> call;
+    if (const auto following = each.lock();
+        following && (kind != JobUpdate::Kind::kPreview || following->preview_every > 0))
+      call = following->told;
+    if (!call) continue;
     (*call)({.kind = kind,
              .number = number,
              .job = job->view,
@@ -100,22 +103,23 @@ void Service::watch_run(RunId id) {
   if (const auto world = worlds_.find(run.world); world != worlds_.end()) send(world->second, order);
 }
 
-// Tells followers of queued jobs their place when it has changed: some at each call, so that thousands of
-// them hold up nobody, and then the next ones.
+// Tells followers of queued jobs their place when it has changed: some followers at each call, so that
+// thousands of them hold up nobody, and then the next ones.
 void Service::tell_places() {
   std::vector<JobPtr> moved;
-  size_t looks = 0, places = 0;
+  size_t looks = 0, told = 0;
   auto at = jobs_.upper_bound(last_place_);
-  for (; at != jobs_.end() && looks < kMostLooks && places < kMostPlaces; ++at, ++looks) {
+  for (; at != jobs_.end() && looks < kMostLooks && told < kMostTold; ++at, ++looks) {
     const JobPtr& job = at->second;
     last_place_ = at->first;
     if (job->view.state != JobState::kQueued || job->followers.empty()) continue;
-    ++places;
     const std::optional<Outlook> outlook = scheduler_.outlook(at->first);
     const bool is_new =
         outlook && (!job->view.outlook || job->view.outlook->jobs_ahead != outlook->jobs_ahead);
     job->view.outlook = outlook;
-    if (is_new) moved.push_back(job);
+    if (!is_new) continue;
+    moved.push_back(job);
+    told += job->followers.size();
   }
   if (at == jobs_.end()) last_place_.clear();
   for (const JobPtr& job : moved) {

@@ -15,7 +15,9 @@ namespace tessera::serve {
 
 struct Service::LiveJob {
   JobView view;
-  Admitted admitted = {};
+  std::string batch_key = {};  // Admitted
+  double work = 1;
+  bool may_be_saved = true;
   uint64_t number = 0;  // of the last update
   std::list<Following*> followers = {};
   std::optional<Seconds> orphaned = {};  // since when nobody follows a job that is awaited
@@ -77,7 +79,7 @@ struct Service::Families {
 };
 
 // Calls of one who follows a job.
-class Service::Following final : public Follower {
+class Service::Following final : public Follower, public std::enable_shared_from_this<Following> {
  public:
   Following(Service& service, JobPtr job, int64_t preview_every, Told told)
       : service_(service),

@@ -28,7 +28,7 @@ void Service::pictured(const Run& run, WorldEvent event) {
   if (!picture) return;
   const auto& [job, index] = *picture;
   if (job->files.contains(index)) return;  // of a run before, which was lost after it
-  Encoder::Picture place{.job = job->id(), .settings = job->admitted.settings, .index = index};
+  Encoder::Picture place{.job = job->id(), .request = job->view.request.request, .index = index};
   place.suffix = job->view.request.suffix;
   auto done = [this, picture = *picture](const Encoder::Made& bytes) {
     made(picture.first, picture.second, bytes);

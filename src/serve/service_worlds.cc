@@ -226,10 +226,10 @@ Service::Run Service::make_run(WorldId id, const Decision::Start& start, const S
   for (const Slot& slot : run.slots) run.pictures += slot.pictures;
   for (const std::string& each : start.jobs) {
     const LiveJob& job = *jobs_.at(each);
-    run.batch_key = job.admitted.batch_key;
-    run.work += job.admitted.work;
+    run.batch_key = job.batch_key;
+    run.work += job.work;
     run.steps = std::max(run.steps, job.view.steps);
-    run.is_saveable &= job.admitted.may_be_saved;
+    run.is_saveable &= job.may_be_saved;
   }
   run.done = start.saved ? start.saved->step : 0;
   run.is_shared = run.slots.size() > 1;

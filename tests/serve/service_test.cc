@@ -177,6 +177,28 @@ TEST_F(ServiceTest, WhoWaitsHearsWhenHisPlaceChanges) {
   EXPECT_EQ(ahead, (std::vector<int64_t>{1, 0}));
 }
 
+TEST_F(ServiceTest, ManyWhoWaitHearInTurnsAndHoldUpNobody) {
+  start();
+  const std::string first = accept(request(1));
+  std::vector<std::string> ids;
+  for (uint64_t i = 2; i < 6; ++i) ids.push_back(accept(request(i)));
+  size_t told = 0;
+  std::vector<std::shared_ptr<Follower>> followers;
+  for (const std::string& id : ids) {
+    for (int i = 0; i < 60; ++i)
+      followers.push_back(service_->follow("ann", id, 0, [&](const JobUpdate&) { ++told; }));
+  }
+  service_->cancel("ann", first, [](const std::optional<JobView>&) {});
+  told = 0;
+  for (size_t i = 1; i <= ids.size(); ++i) {
+    pass(0.1);
+    EXPECT_EQ(told, 60 * i);
+  }
+  pass(0.1);
+  pass(0.1);
+  EXPECT_EQ(told, 240);
+}
+
 TEST_F(ServiceTest, AFullQueueSaysWhenToComeAgain) {
   options_.scheduler.max_jobs = 2;
   start();
