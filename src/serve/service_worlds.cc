@@ -375,7 +375,9 @@ void Service::check_silence() {
     Seconds most = kMostSilence;
     for (const auto& [run_id, run] : runs_) {
       if (run.world != id) continue;
-      most = std::max(most, run.is_denoising ? kMostSteps * run.longest : kMostSilenceElsewhere);
+      // The first step says how long steps are.
+      const bool is_known = run.is_denoising && run.longest > Seconds(0);
+      most = std::max(most, is_known ? kMostSteps * run.longest : kMostSilenceElsewhere);
     }
     const Seconds silence = now() - world.heard;
     if (silence <= most) continue;

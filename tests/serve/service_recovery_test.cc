@@ -140,6 +140,16 @@ TEST_F(ServiceTest, AWorldThatStopsWhileItDenoisesIsReplacedAfterSeveralSteps) {
   EXPECT_EQ(replaced_, std::vector<WorldId>{0});
 }
 
+TEST_F(ServiceTest, AFirstStepMayTakeLong) {
+  start();
+  FakeWorld& world = add_world();
+  accept(request(1, 40));
+  world.take_orders();
+  service_->read_world(0);
+  for (int i = 0; i < 60; ++i) pass(1.5);
+  EXPECT_TRUE(replaced_.empty());
+}
+
 TEST_F(ServiceTest, TimeInWhichTheFrontStoodStillDoesNotCount) {
   start();
   add_world();
