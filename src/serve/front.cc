@@ -248,7 +248,7 @@ std::vector<Route> front_routes(Service& service, Metrics& metrics, const ApiOpt
   const auto add = [&](std::vector<Route> more) {
     for (Route& each : more) routes.push_back(std::move(each));
   };
-  add(native_routes(service, api.body_bytes));
+  add(native_routes(service, service.limits(), api.body_bytes));
   add(openai_image_routes(service, api));
   add(openai_video_routes(service, api));
   add(sdapi_routes(service, api));

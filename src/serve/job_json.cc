@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "engine/effects.h"
 #include "engine/request.h"
+#include "serve/model_traits.h"
 
 namespace tessera::serve {
 namespace {
@@ -40,13 +41,24 @@ std::string_view group_name(FieldGroup group) {
   }
 }
 
-OrderedJson field_json(const FieldInfo& info, const OrderedJson& defaults) {
+double most_of(const FieldInfo& info, const RequestLimits& limits) {
+  const std::array<std::pair<std::string_view, int64_t>, 5> bounds = {
+      {{"width", limits.pixels},
+       {"height", limits.pixels},
+       {"num_frames", limits.frames},
+       {"num_inference_steps", limits.steps},
+       {"num_images_per_prompt", limits.pictures}}};
+  const auto found = std::ranges::find(bounds, info.name, [](const auto& each) { return each.first; });
+  return found == bounds.end() ? info.most : std::min(info.most, static_cast<double>(found->second));
+}
+
+OrderedJson field_json(const FieldInfo& info, const OrderedJson& defaults, double most) {
   OrderedJson json = {{"name", info.name},
                       {"type", kKindNames[static_cast<size_t>(info.kind)]},
                       {"group", group_name(info.group)},
                       {"default", defaults.contains(info.name) ? defaults[info.name] : OrderedJson()}};
   if (std::isfinite(info.least)) json["minimum"] = info.least;
-  if (std::isfinite(info.most)) json["maximum"] = info.most;
+  if (std::isfinite(most)) json["maximum"] = most;
   if (!info.choices.empty()) json["choices"] = info.choices;
   if (!info.unit.empty()) json["unit"] = info.unit;
   json["help"] = info.help;
@@ -115,16 +127,20 @@ OrderedJson job_json(const JobView& view) {
   return json;
 }
 
-OrderedJson fields_json(const engine::Model& model, const std::string& model_name) {
+OrderedJson fields_json(const JobService& service, const RequestLimits& limits) {
+  const engine::Model& model = service.model();
+  const ModelTraits traits = traits_of(service);
   OrderedJson data = OrderedJson::array();
   const OrderedJson defaults = defaults_of(model);
   const std::string scheduler = engine::scheduler_class({}, model);
   for (const FieldInfo& info : engine::request_fields()) {
     const bool is_hidden = std::ranges::find(kHiddenFields, info.name) != kHiddenFields.end();
-    if (!is_hidden && engine::uses_field(model, scheduler, info.name))
-      data.push_back(field_json(info, defaults));
+    const bool is_fixed = traits.has_own_sampler && info.name.starts_with("scheduler");
+    if (is_hidden || is_fixed || !engine::uses_field(model, scheduler, info.name)) continue;
+    data.push_back(field_json(info, defaults, most_of(info, limits)));
+    if (info.name == "scheduler") data.back()["suggestions"] = samplers_for(traits);
   }
-  return {{"object", "list"}, {"model", model_name}, {"data", std::move(data)}};
+  return {{"object", "list"}, {"model", service.model_name()}, {"data", std::move(data)}};
 }
 
 }  // namespace tessera::serve

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "core/json.h"
-#include "engine/model.h"
+#include "serve/admission.h"
 #include "serve/job_service.h"
 
 namespace tessera::serve {
@@ -14,8 +14,9 @@ std::string job_url(const std::string& id);
 std::string result_url(const std::string& id, int64_t index);
 
 // The fields of a request that this model uses and a client may give: name, type, group, default, minimum and
-// maximum or choices, unit and help of each.
-OrderedJson fields_json(const engine::Model& model, const std::string& model_name);
+// maximum or choices, unit and help of each. The server's limits count where they are tighter than the
+// engine's, and a text that has known values among others has them as its suggestions.
+OrderedJson fields_json(const JobService& service, const RequestLimits& limits);
 
 // Seconds since 1970.
 double seconds_since_1970(WallTime time);

@@ -2,6 +2,7 @@
 
 #include "core/log.h"
 #include "engine/effects.h"
+#include "samplers/sampler.h"
 
 namespace tessera::serve {
 
@@ -24,6 +25,17 @@ ModelTraits traits_of(const JobService& service) {
     traits.frame_interval = video.frame_interval.value_or(1);
   }
   return traits;
+}
+
+std::vector<std::string> samplers_for(const ModelTraits& model) {
+  std::vector<std::string> names;
+  if (model.has_own_sampler) return names;
+  const bool is_flow = model.scheduler.starts_with("FlowMatch"), is_edm = model.scheduler.starts_with("EDM");
+  for (const samplers::SamplerName& each : samplers::known_samplers()) {
+    const std::string& name = each.short_name;
+    if (name.starts_with("flow-") == is_flow && name.starts_with("edm-") == is_edm) names.push_back(name);
+  }
+  return names;
 }
 
 }  // namespace tessera::serve

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "serve/job_service.h"
 
@@ -18,5 +19,9 @@ struct ModelTraits {
 };
 
 ModelTraits traits_of(const JobService& service);
+
+// The short names of the samplers that give a model the noise for which it was made; none for one that has a
+// sampler of its own.
+std::vector<std::string> samplers_for(const ModelTraits& model);
 
 }  // namespace tessera::serve

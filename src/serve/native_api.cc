@@ -283,7 +283,7 @@ void end(JobService& service, const ExchangePtr& exchange) {
 
 }  // namespace
 
-std::vector<Route> native_routes(JobService& service, size_t body_bytes) {
+std::vector<Route> native_routes(JobService& service, const RequestLimits& limits, size_t body_bytes) {
   using Call = void (*)(JobService&, const ExchangePtr&);
   const auto route = [&](const char* method, const char* pattern, Call call, size_t bytes = 0) {
     return Route{.method = method,
@@ -306,7 +306,7 @@ std::vector<Route> native_routes(JobService& service, size_t body_bytes) {
                                route("GET", "/v1/jobs/{id}/results/{n}", get_result),
                                route("GET", "/v1/jobs/{id}/preview", get_preview),
                                route("DELETE", "/v1/jobs/{id}", end)};
-  const OrderedJson fields = fields_json(service.model(), service.model_name());
+  const OrderedJson fields = fields_json(service, limits);
   routes.push_back(
       {.method = "GET", .pattern = "/v1/fields", .handler = [fields](const ExchangePtr& exchange) {
          exchange->respond(json_response(fields));

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "serve/admission.h"
 #include "serve/http.h"
 #include "serve/job_service.h"
 
@@ -12,6 +13,6 @@ namespace tessera::serve {
 // POST /v1/jobs takes the fields of a request, `format`, `timeout` in seconds, and pictures as Base64 in
 // `image` and `reference`; other routes below /v1/jobs tell of a job, stream what happens to it, and give its
 // preview and its results. GET /v1/fields has the fields. `service` must outlive the routes.
-std::vector<Route> native_routes(JobService& service, size_t body_bytes);
+std::vector<Route> native_routes(JobService& service, const RequestLimits& limits, size_t body_bytes);
 
 }  // namespace tessera::serve

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "core/text.h"
 #include "samplers/options.h"
@@ -31,7 +32,10 @@ const std::vector<Sampler>& samplers_of_others() {
                                              {"LCM", {"k_lcm"}, "lcm"},
                                              {"DDIM", {"ddim"}, "ddim", "", false},
                                              {"PLMS", {"plms"}, "pndm", "", false},
-                                             {"UniPC", {"unipc"}, "unipc", "", false}};
+                                             {"UniPC", {"unipc"}, "unipc", "", false},
+                                             {"Euler", {"k_euler", "euler", "flow-euler"}, "flow-euler"},
+                                             {"Euler", {"k_euler", "euler", "edm-euler"}, "edm-euler"},
+                                             {"DPM++ 2M", {"k_dpmpp_2m", "edm-dpm++"}, "edm-dpm++"}};
   return table;
 }
 
@@ -39,21 +43,15 @@ bool is_flow(const ModelTraits& model) {
   return model.scheduler.starts_with("FlowMatch");
 }
 
-// The samplers that give a model the noise for which it was made: those of the table, and the engine's others
-// by their own names.
-std::vector<Sampler> samplers_for(const ModelTraits& model) {
-  if (model.has_own_sampler) return {};
-  if (is_flow(model)) return {{"Euler", {"k_euler", "euler", "flow-euler"}, "flow-euler"}};
-  if (model.scheduler.starts_with("EDM"))
-    return {{"Euler", {"k_euler", "euler", "edm-euler"}, "edm-euler"},
-            {"DPM++ 2M", {"k_dpmpp_2m", "edm-dpm++"}, "edm-dpm++"}};
-  std::vector<Sampler> all = samplers_of_others();
-  for (const auto& known : samplers::known_samplers()) {
-    const std::string& name = known.short_name;
-    const auto is_it = [&](const Sampler& each) { return each.scheduler == name; };
-    if (name.starts_with("flow-") || name.starts_with("edm-") || std::any_of(all.begin(), all.end(), is_it))
-      continue;
-    all.push_back({name, {}, name});
+// The model's samplers: those of the table, and the engine's others by their own names.
+std::vector<Sampler> samplers_of(const ModelTraits& model) {
+  const std::vector<std::string> names = samplers_for(model);
+  std::vector<Sampler> all;
+  std::ranges::copy_if(samplers_of_others(), std::back_inserter(all), [&](const Sampler& each) {
+    return std::ranges::find(names, each.scheduler) != names.end();
+  });
+  for (const std::string& name : names) {
+    if (std::ranges::find(all, name, &Sampler::scheduler) == all.end()) all.push_back({name, {}, name});
   }
   return all;
 }
@@ -145,7 +143,7 @@ const Sampler* own_sampler(const std::vector<Sampler>& all, const ModelTraits& m
 
 SamplerChoice choose_sampler(const std::optional<std::string>& sampler,
                              const std::optional<std::string>& schedule, const ModelTraits& model) {
-  const std::vector<Sampler> all = samplers_for(model);
+  const std::vector<Sampler> all = samplers_of(model);
   const Schedule* wanted = nullptr;
   if (schedule && !schedule->empty()) {
     wanted = find_schedule(*schedule);
@@ -192,7 +190,7 @@ SamplerChoice choose_sampler(const std::optional<std::string>& sampler,
 
 OrderedJson sampler_list(const ModelTraits& model) {
   OrderedJson list = OrderedJson::array();
-  for (const Sampler& each : samplers_for(model)) {
+  for (const Sampler& each : samplers_of(model)) {
     OrderedJson options = OrderedJson::object();
     if (!each.automatic.empty()) options["scheduler"] = each.automatic;
     list.push_back({{"name", each.name}, {"aliases", each.aliases}, {"options", std::move(options)}});

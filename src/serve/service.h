@@ -63,6 +63,7 @@ class Service final : public JobService {
   const engine::Model& model() const override { return options_.base.model; }
   std::string model_name() const override { return options_.model_name; }
   WallTime started() const override { return started_; }
+  const RequestLimits& limits() const { return options_.limits; }
 
   // The processes of a world begin; it can take runs when it says that it is ready.
   void add_world(WorldId id, std::unique_ptr<WorldLink> link, int64_t restarts = 0);

@@ -38,7 +38,7 @@ class NativeApiTest : public ServiceTest {
  protected:
   void begin() {
     start();
-    std::vector<Route> routes = native_routes(*service_, 1 << 20);
+    std::vector<Route> routes = native_routes(*service_, options_.limits, 1 << 20);
     for (Route& each : operation_routes(*service_, *metrics_)) routes.push_back(std::move(each));
     routes_.emplace(std::move(routes));
   }
@@ -205,6 +205,25 @@ TEST_F(NativeApiTest, TheFieldsAreThoseOfTheModel) {
   };
   EXPECT_TRUE(has("prompt") && has("scheduler") && has("seed"));
   EXPECT_FALSE(has("num_frames") || has("device") || has("dtype"));
+}
+
+TEST_F(NativeApiTest, FieldsHaveTheServersLimitsAndTheModelsSamplers) {
+  options_.limits.pixels = 4096;
+  options_.limits.steps = 60;
+  options_.limits.pictures = 3;
+  begin();
+  std::map<std::string, Json> fields;
+  const Json answer = call("GET", "/v1/fields")->json();
+  for (const Json& each : answer.at("data")) fields[each.at("name")] = each;
+  EXPECT_EQ(fields["width"].at("maximum"), 4096);
+  EXPECT_EQ(fields["height"].at("maximum"), 4096);
+  EXPECT_EQ(fields["num_inference_steps"].at("maximum"), 60);
+  EXPECT_EQ(fields["num_images_per_prompt"].at("maximum"), 3);
+  EXPECT_EQ(fields["max_sequence_length"].at("maximum"), 4096);
+  const auto samplers = fields["scheduler"].at("suggestions").get<std::vector<std::string>>();
+  EXPECT_TRUE(std::ranges::count(samplers, "dpm++") == 1 && std::ranges::count(samplers, "euler-a") == 1);
+  EXPECT_EQ(std::ranges::count(samplers, "flow-euler") + std::ranges::count(samplers, "edm-euler"), 0);
+  EXPECT_FALSE(fields["prompt"].contains("suggestions"));
 }
 
 TEST_F(NativeApiTest, OperationsTellHowTheServerIs) {
