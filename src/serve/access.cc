@@ -107,7 +107,9 @@ Access::Verdict Access::check(const NamedTexts& headers, bool is_public) const {
     verdict.status = 401;
     verdict.message = secret ? "the API key is not known" : "an API key is needed: Authorization: Bearer KEY";
     verdict.headers.emplace_back("WWW-Authenticate", R"(Bearer realm="tessera")");
-    verdict.headers.emplace_back("WWW-Authenticate", R"(Basic realm="tessera")");
+    // At this one a browser asks for a name and a password itself, before a script hears of it.
+    if (text_of(headers, "x-requested-with").empty())
+      verdict.headers.emplace_back("WWW-Authenticate", R"(Basic realm="tessera")");
   }
   return verdict;
 }

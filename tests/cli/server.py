@@ -53,6 +53,10 @@ class Server:
             self.wait_until_ready(wait)
         return self
 
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}/"
+
     def __enter__(self):
         return self.start() if self.process is None else self
 

@@ -63,7 +63,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return ""
         owner = self.server.keys.get((self.headers["Authorization"] or "").removeprefix("Bearer "))
         if owner is None:
-            self.fail(401, "a key is needed")
+            # A browser would ask for a name and a password itself.
+            scheme = "Bearer" if self.headers["X-Requested-With"] else "Basic"
+            self.fail(401, "a key is needed", WWW_Authenticate=f'{scheme} realm="tessera"')
         return owner
 
     def handle_one(self, method):

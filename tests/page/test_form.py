@@ -131,10 +131,11 @@ def test_an_error_of_the_server_stands_at_its_field(page, server, look):
     page.wait("document.activeElement.id === 'field-height'")
     assert page.text("#field-height-error") == "Expected a multiple of 16, got 500"
     look(page)
-    server.refuse.append((400, "eta has no effect with euler", "eta", {}))
+    server.refuse.append((400, "[eta] has no effect with euler", "eta", {}))
     page.fill("#field-height", "512")
     page.click("#submit")
     page.wait("document.activeElement.id === 'field-eta'")
+    assert page.text("#field-eta-error") == "Has no effect with euler"
     assert page.value("document.querySelector('#more').open"), "the part with the field is opened"
 
 

@@ -465,6 +465,9 @@ TEST_F(HttpTest, ServesWithKeysOriginsAndHosts) {
   };
   EXPECT_TRUE(with("").starts_with("HTTP/1.1 401"));
   EXPECT_TRUE(has(with(""), "WWW-Authenticate: Bearer"));
+  EXPECT_TRUE(has(with(""), "WWW-Authenticate: Basic"));
+  // A browser that meets that asks for a name and a password itself, and its script waits.
+  EXPECT_FALSE(has(with("X-Requested-With: fetch\r\n"), "WWW-Authenticate: Basic"));
   EXPECT_TRUE(with("", "/open").starts_with("HTTP/1.1 200"));
   EXPECT_TRUE(with("Authorization: Bearer 0123456789abcdeF\r\n").starts_with("HTTP/1.1 401"));
   EXPECT_TRUE(with("Authorization: Bearer 0123456789abcdef\r\n").ends_with("GET alice|1|2"));

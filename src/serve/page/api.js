@@ -50,11 +50,12 @@ async function errorOf(response) {
 }
 
 // Fetches with the key. Where the server refuses it, asks for another one and tries again; a dialog that is closed
-// without one gives the refusal.
+// without one gives the refusal. The header X-Requested-With has the server leave out that Basic would do too, at which
+// browsers ask for a name and a password themselves.
 async function request(path, options = {}) {
   for (;;) {
     const key = sessionStorage.getItem(KEY);
-    const headers = {...options.headers, ...(key ? {Authorization: `Bearer ${key}`} : {})};
+    const headers = {'X-Requested-With': 'fetch', ...options.headers, ...(key ? {Authorization: `Bearer ${key}`} : {})};
     const response = await fetch(path, {...options, headers, cache: 'no-store'});
     if (response.status !== 401) return response;
     if (key === sessionStorage.getItem(KEY)) await askForKey(key ? 'The server does not know this key.' : null);

@@ -126,7 +126,7 @@ function questionOf(id, label, help) {
 }
 
 export function makeControl(field, isMain) {
-  const id = `field-${field.name}`, label = labelOf(field.name), input = inputOf(field), isFlag = field.type === 'flag';
+  const id = `field-${field.name}`, label = field.label ?? labelOf(field.name), input = inputOf(field), isFlag = field.type === 'flag';
   input.id = id;
   input.name = field.name;
   const help = make('p', {id: `${id}-help`, className: 'help', textContent: helpOf(field), hidden: isMain});

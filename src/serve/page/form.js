@@ -66,6 +66,7 @@ function formatField(fields) {
 
 function build(fields) {
   const byName = new Map([...fields, formatField(fields)].map(field => [field.name, {default: null, minimum: null, maximum: null, ...field}]));
+  if (byName.has('num_frames') && byName.has('num_images_per_prompt')) byName.get('num_images_per_prompt').label = 'Videos';
   const add = (name, isMain) => {
     const control = makeControl(byName.get(name), isMain);
     controls.set(name, control);
@@ -103,7 +104,7 @@ function showErrors() {
 function showRefusal(error) {
   const control = controls.get(error.parameter);
   if (control) {
-    const message = error.message.replace(`${error.parameter}: `, '');  // the name stands above it
+    const message = error.message.replace(new RegExp(`^(\\[${error.parameter}\\]|${error.parameter}:) `), '');  // the name stands above it
     control.show(message[0].toUpperCase() + message.slice(1));
     focusFault(control);
     notice('');
