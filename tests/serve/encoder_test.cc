@@ -51,7 +51,7 @@ class EncoderTest : public FolderFixture {
     request.num_images_per_prompt = 2;
     request.video.num_frames = frames;
     return {.job = job,
-            .settings = std::make_shared<const engine::Settings>(engine::resolve(request, base_.model)),
+            .request = engine::resolve(request, base_.model).request,
             .index = index,
             .suffix = suffix};
   }
@@ -89,8 +89,9 @@ class EncoderTest : public FolderFixture {
   // As `tessera generate` writes it, all frames at once.
   std::string written(const Encoder::Picture& picture) const {
     const std::filesystem::path path = folder_ / ("written" + picture.suffix);
-    const ImageText text = Encoder::text_of(base_, *picture.settings, picture.index);
-    media::VideoWriter writer(path, job::video_format(*picture.settings, text));
+    const engine::Settings settings = engine::resolve(picture.request, base_.model);
+    const ImageText text = Encoder::text_of(base_, settings, picture.index);
+    media::VideoWriter writer(path, job::video_format(settings, text));
     for (int64_t i = 0; i < kFrames; ++i)
       writer.write(moving_frame(kHeight, kWidth, i + 5 * picture.index).pixels);
     writer.commit();
@@ -175,8 +176,9 @@ TEST_F(EncoderTest, AVideoOfOneFrameIsAPicture) {
   add(one, frames(0, 1, 1));
   const auto made = wait();
   ASSERT_EQ(made.size(), 1);
+  const engine::Settings settings = engine::resolve(one.request, base_.model);
   EXPECT_TRUE(file_of(made.front()) ==
-              encode_png(moving_frame(kHeight, kWidth, 0), Encoder::text_of(base_, *one.settings, 0)));
+              encode_png(moving_frame(kHeight, kWidth, 0), Encoder::text_of(base_, settings, 0)));
 }
 
 }  // namespace
