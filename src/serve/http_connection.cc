@@ -235,6 +235,7 @@ void Connection::take_header() {
   if (method_ == "OPTIONS" && !match.methods.empty() && !route_) {
     const auto verdict = server_.options.access.preflight(request_.headers, match.methods);
     if (verdict.status != 204) return refuse(verdict.status, "forbidden", verdict.message, verdict.headers);
+    if (!parser_->is_done()) keeps_alive_ = false;  // its body is no request
     HttpResponse response;
     response.status = 204;
     response.content_type.clear();

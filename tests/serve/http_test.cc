@@ -225,6 +225,10 @@ TEST_F(HttpTest, RefusesWhatIsNoRequestForIt) {
   std::string chunked = "POST /length HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (int i = 0; i < 20; ++i) chunked += "64\r\n" + std::string(100, 'x') + "\r\n";
   EXPECT_TRUE(answer_to(chunked + "0\r\n\r\n").starts_with("HTTP/1.1 413"));
+  // A body that nobody reads is not the next request.
+  EXPECT_FALSE(has(answer_to("OPTIONS /length HTTP/1.1\r\nHost: h\r\nContent-Length: 34\r\n\r\n"
+                             "GET /none HTTP/1.1\r\nHost: here\r\n\r\n"),
+                   "404"));
   // Both lengths at once are how requests are smuggled past proxies.
   EXPECT_TRUE(answer_to("POST /length HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nTransfer-Encoding: "
                         "chunked\r\n\r\n0\r\n\r\n")
