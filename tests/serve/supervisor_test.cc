@@ -54,7 +54,7 @@ TEST(Supervisor, WorldsOutliveTheFront) {
   EXPECT_EQ(server.lines().count("serving"), 1U);
 }
 
-TEST(Supervisor, WorldsAreReplacedWithAllRanks) {
+TEST(Supervisor, WorldsAreReplacedWhole) {
   TestServer server({.worlds = 2});
   const int64_t first = answer_of(server, 0), other = answer_of(server, 1);
   server.lines().await("rank 0 1 ");
