@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What a server adds to a request: the same pictures through `tessera serve` and in one run of `tessera generate`, alternately.
+"""How long requests take at a server whose client sends one after the other, beside the time for which it says that their jobs ran.
 
-A client sends one request after the other and waits for each. The time of `generate` is that of its report, from the first step to the
-last picture; what both take for the pictures themselves is subtracted request by request.
+The difference is what comes before the run and after the encoding: HTTP, JSON, Base64 and the hand-overs to them. The messages to and from the
+ranks and the encoding of the picture count as the job's. Both times are whole milliseconds in the answer, so that the median over many
+requests says more than single ones.
 """
 import argparse
 import json
@@ -45,7 +46,7 @@ def main():
             if i >= 20:  # the first ones load what stays
                 whole.append(took)
                 overhead.append(took - document["inference_time_s"])
-    print(f"{args.requests} requests of {args.steps} steps: {statistics.median(whole) * 1e3:.2f} ms each (median), of which the server adds "
+    print(f"{args.requests} requests of {args.steps} steps: {statistics.median(whole) * 1e3:.2f} ms each (median), beside the jobs "
           f"{statistics.median(overhead) * 1e3:.3f} ms (median), {percentile(overhead, .99) * 1e3:.3f} ms (99 %)")
 
 
