@@ -33,7 +33,9 @@ struct Preview {
   double timestep = 0;  // of that step
   at::Tensor
       latents;  // [N, C, (T,) h, w], fp32, on the CPU, of the N pictures of the group; not to be changed
-  at::Tensor sample;  // likewise, without noise: what the step has predicted of the last latents
+  // Likewise, without noise: what the step has predicted of the last latents. With several stages of a
+  // pipeline, the latents.
+  at::Tensor sample;
   // N, only if asked for: decoded, in the model's size; or sketches.
   std::vector<Image> images;
   int64_t first_picture = 0;  // the place of the group's first picture in the batch

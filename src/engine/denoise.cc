@@ -211,16 +211,18 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
   bool has_latents() const { return ranks_.pipeline.rank == 0 && is_first_copy(); }
   bool is_last_stage() const { return ranks_.pipeline.rank + 1 == ranks_.pipeline.size; }
 
-  // Every rank takes part.
+  // The last of several stages keeps its sample, and the latents stand for it: a message of the sample met
+  // those of patches, so that all stages of a warm-up by frames waited for ever.
   void preview(int64_t step) {
-    const at::Tensor sample = of_last_stage(samples_);
+    const bool is_whole = ranks_.pipeline.size == 1;
+    const at::Tensor sample = is_whole ? of_last_stage(samples_) : at::Tensor();
     samples_.assign(samples_.size(), at::Tensor());
-    const at::Tensor z = has_latents() ? latents_.gather() : at::Tensor();
+    if (!has_latents()) return;
     Preview shown;
     shown.step = step;
     shown.timestep = timestep_of(step);
-    shown.latents = gathered(z);
-    shown.sample = gathered(sample);
+    shown.latents = gathered(latents_.gather());
+    shown.sample = is_whole ? gathered(sample) : shown.latents;
     if (shown.latents.defined()) observer_.previewed(shown);
   }
 

@@ -285,8 +285,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"deis", "deis", "{}"}, Case{"sa", "sa-solver", "{}"}, Case{"lcm", "lcm", kLinear},
                     Case{"tcd", "tcd", kLinear, 0.3},
                     Case{"dpm_noise", "DPMSolverMultistepScheduler",
-                         R"({"algorithm_type": "dpmsolver", "final_sigmas_type": "sigma_min"})"},
-                    Case{"unipc_noise", "unipc", R"({"predict_x0": false, "timestep_spacing": "trailing"})"}),
+                         R"({"algorithm_type": "dpmsolver", "final_sigmas_type": "sigma_min"})"}),
     label_of);
 
 // If the data are normal with deviation s, the ODE of flow matching only scales: the ratio of z to its
