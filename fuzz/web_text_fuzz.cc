@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/text.h"
 #include "fuzz/check.h"
 #include "serve/routes.h"
 #include "serve/web_text.h"
@@ -12,8 +13,8 @@ namespace serve = tessera::serve;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  if (const auto bytes = serve::decode_base64(text)) {
-    const auto again = serve::decode_base64(serve::encode_base64(*bytes));
+  if (const auto bytes = tessera::decode_base64(text)) {
+    const auto again = tessera::decode_base64(tessera::encode_base64(*bytes));
     tessera::fuzz::require(again == bytes, "Base64 is decoded to the same bytes again");
   }
   serve::decode_percent(text);

@@ -81,6 +81,10 @@ std::string title(FieldGroup group) {
       return "Parallel methods";
     case FieldGroup::kLaunch:
       return "Launch and messages";
+    case FieldGroup::kServer:
+      return "Server";
+    case FieldGroup::kLimits:
+      return "Limits of a server";
   }
   return "";
 }

@@ -31,7 +31,9 @@ enum class FieldGroup {
   kMachine,
   kDegrees,  // the degrees of parallelism, which alone shape the mesh
   kParallel,
-  kLaunch
+  kLaunch,
+  kServer,
+  kLimits
 };
 
 // Between which requests the values of a field may differ.

@@ -3,6 +3,8 @@
 #include <fmt/format-inl.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -24,6 +26,8 @@ FMT_END_NAMESPACE
 
 namespace tessera {
 namespace {
+
+constexpr std::string_view kBase64Digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
@@ -164,6 +168,59 @@ std::string from_latin1(std::string_view latin1) {
     }
   }
   return result;
+}
+
+std::string encode_base64(std::string_view bytes) {
+  std::string result;
+  result.reserve((bytes.size() + 2) / 3 * 4);
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t group = 0;
+    const size_t count = std::min<size_t>(3, bytes.size() - i);
+    for (size_t j = 0; j < 3; ++j)
+      group = group << 8 | (j < count ? static_cast<unsigned char>(bytes[i + j]) : 0);
+    for (size_t j = 0; j < 4; ++j) result += j <= count ? kBase64Digits[group >> (18 - 6 * j) & 63] : '=';
+  }
+  return result;
+}
+
+std::optional<std::string> decode_base64(std::string_view text) {
+  static const std::array<int8_t, 256> values = [] {
+    std::array<int8_t, 256> table;
+    table.fill(-1);
+    for (size_t i = 0; i < kBase64Digits.size(); ++i)
+      table[static_cast<unsigned char>(kBase64Digits[i])] = static_cast<int8_t>(i);
+    return table;
+  }();
+  std::string result;
+  result.reserve(text.size() / 4 * 3 + 3);
+  uint32_t bits = 0;
+  int count = 0;  // of bits that wait
+  size_t digits = 0, padding = 0;
+  for (const char c : text) {
+    if (c == '\r' || c == '\n') continue;
+    if (c == '=') {
+      ++padding;
+      continue;
+    }
+    const int8_t value = values[static_cast<unsigned char>(c)];
+    if (value < 0 || padding > 0) return std::nullopt;
+    bits = (bits << 6 | static_cast<uint8_t>(value)) & 0xffffff;
+    ++digits;
+    if ((count += 6) >= 8) result += static_cast<char>(bits >> (count -= 8) & 0xff);
+  }
+  const bool is_whole = digits % 4 != 1 && (padding == 0 || (digits + padding) % 4 == 0) && padding <= 2;
+  if (!is_whole || (bits & ((1U << count) - 1)) != 0) return std::nullopt;
+  return result;
+}
+
+void random_bytes(std::span<std::byte> bytes) {
+  std::random_device random;
+  while (!bytes.empty()) {
+    const std::random_device::result_type word = random();
+    const size_t count = std::min(sizeof(word), bytes.size());
+    std::memcpy(bytes.data(), &word, count);
+    bytes = bytes.subspan(count);
+  }
 }
 
 std::string random_name(int words) {

@@ -1,11 +1,13 @@
-// Texts: numbers and words as messages show them, UTF-8, and names of hexadecimal digits.
+// Texts: numbers and words as messages show them, UTF-8, Base64, and random names.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +53,12 @@ std::string from_latin1(std::string_view latin1);
 // The first `most` bytes of `text`, or fewer, so that no character is cut in half.
 std::string_view cut_utf8(std::string_view text, size_t most);
 
+// RFC 4648, with padding.
+std::string encode_base64(std::string_view bytes);
+// Line breaks are skipped, and padding may be missing. Nothing for other characters, a length that no bytes
+// have, or bits beyond the last byte that are not 0.
+std::optional<std::string> decode_base64(std::string_view text);
+
 // FNV-1a, 64 bits: detects mistakes, not manipulation.
 class Hash {
  public:
@@ -62,6 +70,9 @@ class Hash {
  private:
   uint64_t value_ = 0xcbf29ce484222325U;
 };
+
+// Fills all of the bytes with random ones from the system, which nobody can guess.
+void random_bytes(std::span<std::byte> bytes);
 
 // Returns eight hexadecimal digits for each of `words` 32-bit random words from the system.
 std::string random_name(int words = 4);

@@ -1,13 +1,7 @@
 #include "serve/job_id.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
-
-#include "core/error.h"
-#include "core/system_call.h"
 
 namespace tessera::serve {
 namespace {
@@ -16,14 +10,6 @@ constexpr std::string_view kDigits = "0123456789abcdefghjkmnpqrstvwxyz";  // in 
 constexpr size_t kTimeLength = 10, kRandomLength = 26;                    // of five bits each
 
 }  // namespace
-
-void system_random(std::span<std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = uninterrupted([&] { return ::getrandom(bytes.data(), bytes.size(), 0); });
-    if (count < 0) usage_error("job", "the system gives no random numbers: {}", system_reason(errno));
-    bytes = bytes.subspan(static_cast<size_t>(count));
-  }
-}
 
 std::string new_job_id(WallTime now, const RandomBytes& random) {
   std::string id(kTimeLength + kRandomLength, '0');

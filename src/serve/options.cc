@@ -3,7 +3,7 @@
 namespace tessera::serve {
 namespace {
 
-constexpr auto kServer = FieldGroup::kLaunch;
+constexpr FieldGroup kServer = FieldGroup::kServer, kLimits = FieldGroup::kLimits;
 using O = ServeOptions;
 
 Fields<O> server_fields() {
@@ -48,18 +48,18 @@ Fields<O> server_fields() {
 
 Fields<O> limit_fields() {
   return {
-      plain_field(&O::max_queue, {"max_queue", "Most jobs that wait [1000]", kServer, "JOBS", 1, 1'000'000}),
-      plain_field(&O::max_body, {"max_body", "Longest body of a request [33554432]", kServer, "BYTES", 1024,
+      plain_field(&O::max_queue, {"max_queue", "Most jobs that wait [1000]", kLimits, "JOBS", 1, 1'000'000}),
+      plain_field(&O::max_body, {"max_body", "Longest body of a request [33554432]", kLimits, "BYTES", 1024,
                                  int64_t{1} << 32}),
-      plain_field(&O::max_pixels, {"max_pixels", "Most pixels of a picture or a frame [4194304]", kServer,
+      plain_field(&O::max_pixels, {"max_pixels", "Most pixels of a picture or a frame [4194304]", kLimits,
                                    "PIXELS", 64, int64_t{1} << 32}),
-      plain_field(&O::max_steps, {"max_steps", "Most denoising steps [250]", kServer, "STEPS", 1, 10'000}),
+      plain_field(&O::max_steps, {"max_steps", "Most denoising steps [250]", kLimits, "STEPS", 1, 10'000}),
       plain_field(&O::max_prompts,
-                  {"max_prompts", "Most pictures or videos of a request [16]", kServer, "N", 1, 1024}),
+                  {"max_prompts", "Most pictures or videos of a request [16]", kLimits, "N", 1, 1024}),
       plain_field(&O::results_ttl,
-                  {"results_ttl", "How long results are kept [86400]", kServer, "SECONDS", 1, 1e9}),
+                  {"results_ttl", "How long results are kept [86400]", kLimits, "SECONDS", 1, 1e9}),
       plain_field(&O::max_results_bytes,
-                  {"max_results_bytes", "Most bytes of results; the oldest go first [10737418240]", kServer,
+                  {"max_results_bytes", "Most bytes of results; the oldest go first [10737418240]", kLimits,
                    "BYTES", 0, 1e18}),
   };
 }

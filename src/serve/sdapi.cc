@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "core/text.h"
 #include "serve/sdapi_lists.h"
 #include "serve/sdapi_request.h"
 #include "serve/sdapi_samplers.h"

@@ -1,5 +1,6 @@
 #include <ctime>
 
+#include "core/text.h"
 #include "serve/sdapi_request.h"
 
 namespace tessera::serve {

@@ -1,7 +1,6 @@
 #include "serve/web_text.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cstdint>
 
@@ -10,7 +9,6 @@
 namespace tessera::serve {
 namespace {
 
-constexpr std::string_view kBase64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 constexpr size_t kMostParts = 1000, kMostPartHeaders = 8 << 10;
 
 char lower(char c) {
@@ -141,49 +139,6 @@ std::optional<NamedTexts> parse_query(std::string_view query) {
     if (!name || !value) return std::nullopt;
     result.emplace_back(*name, *value);
   }
-  return result;
-}
-
-std::string encode_base64(std::string_view bytes) {
-  std::string result;
-  result.reserve((bytes.size() + 2) / 3 * 4);
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t group = 0;
-    const size_t count = std::min<size_t>(3, bytes.size() - i);
-    for (size_t j = 0; j < 3; ++j)
-      group = group << 8 | (j < count ? static_cast<unsigned char>(bytes[i + j]) : 0);
-    for (size_t j = 0; j < 4; ++j) result += j <= count ? kBase64[group >> (18 - 6 * j) & 63] : '=';
-  }
-  return result;
-}
-
-std::optional<std::string> decode_base64(std::string_view text) {
-  static const std::array<int8_t, 256> values = [] {
-    std::array<int8_t, 256> table;
-    table.fill(-1);
-    for (size_t i = 0; i < kBase64.size(); ++i)
-      table[static_cast<unsigned char>(kBase64[i])] = static_cast<int8_t>(i);
-    return table;
-  }();
-  std::string result;
-  result.reserve(text.size() / 4 * 3 + 3);
-  uint32_t bits = 0;
-  int count = 0;  // of bits that wait
-  size_t digits = 0, padding = 0;
-  for (const char c : text) {
-    if (c == '\r' || c == '\n') continue;
-    if (c == '=') {
-      ++padding;
-      continue;
-    }
-    const int8_t value = values[static_cast<unsigned char>(c)];
-    if (value < 0 || padding > 0) return std::nullopt;
-    bits = (bits << 6 | static_cast<uint8_t>(value)) & 0xffffff;
-    ++digits;
-    if ((count += 6) >= 8) result += static_cast<char>(bits >> (count -= 8) & 0xff);
-  }
-  const bool is_whole = digits % 4 != 1 && (padding == 0 || (digits + padding) % 4 == 0) && padding <= 2;
-  if (!is_whole || (bits & ((1U << count) - 1)) != 0) return std::nullopt;
   return result;
 }
 

@@ -1,4 +1,4 @@
-// The small formats inside of HTTP messages: queries, Base64, multipart/form-data.
+// The small formats inside of HTTP messages: queries, multipart/form-data.
 #pragma once
 
 #include <optional>
@@ -24,12 +24,6 @@ std::optional<std::string> decode_percent(std::string_view text);
 // The name=value pairs of "a=1&b=x%20y+z", in which + is a space. Nothing where decode_percent() gives
 // nothing.
 std::optional<NamedTexts> parse_query(std::string_view query);
-
-// RFC 4648, with padding.
-std::string encode_base64(std::string_view bytes);
-// Line breaks are skipped, and padding may be missing. Nothing for other characters, a length that no bytes
-// have, or bits beyond the last byte that are not 0.
-std::optional<std::string> decode_base64(std::string_view text);
 
 // A part of a multipart/form-data body (RFC 7578). The views are into the body.
 struct FormPart {

@@ -78,25 +78,6 @@ class Message {
   const std::string& where_;
 };
 
-std::string decode_base64(std::string_view text, const std::string& where) {
-  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  while (text.ends_with('=')) text.remove_suffix(1);
-  std::string bytes;
-  bytes.reserve(text.size() / 4 * 3);
-  uint32_t bits = 0;
-  int count = 0;
-  for (const char character : text) {
-    const size_t digit = kDigits.find(character);
-    if (digit == std::string_view::npos) input_error(where, "'precompiled_charsmap' is not base64");
-    bits = (bits << 6) | static_cast<uint32_t>(digit);
-    count += 6;
-    if (count < 8) continue;
-    count -= 8;
-    bytes.push_back(static_cast<char>(bits >> count));
-  }
-  return bytes;
-}
-
 // The rules are in the normaliser itself or in one of its sequence. They may be absent.
 std::string find_charsmap(const Json& normalizer, const std::string& where) {
   if (!normalizer.is_object()) return {};
@@ -105,7 +86,10 @@ std::string find_charsmap(const Json& normalizer, const std::string& where) {
   for (const Json& part : parts) {
     if (!part.is_object() || !part.contains("precompiled_charsmap")) continue;
     const Json& charsmap = part["precompiled_charsmap"];
-    if (charsmap.is_string()) return decode_base64(charsmap.get_ref<const std::string&>(), where);
+    if (!charsmap.is_string()) continue;
+    auto bytes = decode_base64(charsmap.get_ref<const std::string&>());
+    if (!bytes) input_error(where, "'precompiled_charsmap' is not base64");
+    return *std::move(bytes);
   }
   return {};
 }

@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "core/system_call.h"
+#include "core/text.h"
 #include "serve/routes.h"
 #include "tests/support/temporary_folder.h"
 
@@ -51,9 +52,8 @@ class Client {
   std::string read_until(const std::string& text) {
     std::string bytes;
     char byte;
-    while (!bytes.ends_with(text) &&
-           uninterrupted([&] { return ::recv(socket_.number(), &byte, 1, 0); }) == 1)
-      bytes += byte;
+    const auto read_byte = [&] { return ::recv(socket_.number(), &byte, 1, 0); };
+    while (!bytes.ends_with(text) && uninterrupted(read_byte) == 1) bytes += byte;
     return bytes;
   }
   // The head and the body of an answer that has a Content-Length; `has_body` is false for HEAD.

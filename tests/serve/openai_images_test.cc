@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "core/text.h"
 #include "serve/openai_image_request.h"
 #include "serve/web_text.h"
 #include "tests/serve/fake_jobs.h"

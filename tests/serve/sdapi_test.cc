@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/image.h"
+#include "core/text.h"
 #include "serve/sdapi_request.h"
 #include "serve/sdapi_samplers.h"
 #include "serve/web_text.h"
