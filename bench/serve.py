@@ -31,7 +31,7 @@ def main():
     parser.add_argument("--steps", type=int, default=4)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, \
-            Server(args.program, folder, "--threads", "1", env={"OMP_NUM_THREADS": "1"}) as server:
+            Server(args.program, folder, "--threads", "1") as server:
         connection = server.connect(120)
         overhead, whole = [], []
         for i in range(args.requests + 20):

@@ -49,15 +49,14 @@ def main():
         (folder / "openapi.json").write_text(json.dumps(document()))
         # Small pictures of few steps; jobs that nobody waits for do not hold up the others.
         limits = ["--max-steps", 20, "--max-pixels", 128 * 128, "--max-prompts", 2, "--max-queue", 4]
-        with Server(os.path.realpath(options.program), folder, "--model", options.model, "--api-keys", keys, *limits).start(wait=0) as server:
-            server.wait_until_ready(120)
+        with Server(os.path.realpath(options.program), folder, "--model", options.model, "--api-keys", keys, *limits) as server:
             done = subprocess.run([tool, "run", folder / "openapi.json", "--url", f"http://127.0.0.1:{server.port}", "--header",
                                    f"Authorization: Bearer {KEY}", "--max-examples", options.max_examples, "--phases", options.phases,
                                    "--exclude-checks", UNCHECKED, "--exclude-path-regex", REFUSED, "--include-path-regex", options.include,
                                    "--request-timeout", "60", "--workers", options.workers, "--generation-database", "none", "--seed", "1",
                                    "--warnings", "off", "--continue-on-failure"], cwd=folder)
             assert server.get("/health")[0] == 200
-            code = server.stop(120)
+            code = server.stop()
             log = server.log_text()
     for line in log.splitlines():
         if not line.startswith("{"):

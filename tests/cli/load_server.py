@@ -71,7 +71,7 @@ def main():
         return 0
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with tempfile.TemporaryDirectory() as folder, \
-            Server(args.program, folder, "--max-queue", args.jobs + 10, "--max-steps", 1000, env={"OMP_NUM_THREADS": "1"}) as server:
+            Server(args.program, folder, "--max-queue", args.jobs + 10, "--max-steps", 1000) as server:
         front = front_of(server)
         print(f"alone: {resident_bytes(front) / 1e6:.1f} MB")
         # One long job in front, so that the others wait.

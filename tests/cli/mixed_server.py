@@ -104,7 +104,7 @@ def main():
     args = parser.parse_args()
     shared, faults = set(os.listdir("/dev/shm")), []
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as temporary:
-        os.environ.update(TMPDIR=temporary, OMP_NUM_THREADS="1")
+        os.environ["TMPDIR"] = temporary
         with Server(args.program, folder, *args.flags) as server:
             end = time.monotonic() + args.seconds
             clients = [Client(server, i, end) for i in range(6)]

@@ -6,51 +6,65 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import time
 
 TEXT = {"prompt": "a red circle on a white background"}
 ENDED = ("succeeded", "failed", "cancelled", "expired")
+START = 120  # seconds until a model is loaded on a busy machine
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def descendants(pid):
-    """The processes below `pid` that have not ended, the nearest first."""
-    found = []
+def parents():
+    """The processes of this machine that have not ended, each with the one above it."""
+    found = {}
     for each in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             head, _, rest = each.read_text().rpartition(")")
             state, parent = rest.split()[:2]
             if state not in "ZX":
-                found.append((int(head.split()[0]), int(parent)))
-    family, generation = [], {pid}
-    while generation := {child for child, parent in found if parent in generation}:
+                found[int(head.split()[0])] = int(parent)
+    return found
+
+
+def descendants(pid):
+    """The processes below `pid` that have not ended, the nearest first."""
+    found, family, generation = parents(), [], {pid}
+    while generation := {child for child, parent in found.items() if parent in generation}:
         family += sorted(generation)
     return family
 
 
+def wait_until_gone(processes, seconds=10):
+    deadline = time.monotonic() + seconds
+    while left := [pid for pid in parents() if pid in processes]:
+        assert time.monotonic() < deadline, f"still there after {seconds} s: {left}"
+        time.sleep(0.01)
+
+
 class Server:
-    """A server of its own, with its folder beside it. `flags` are those of the command line."""
+    """A server of its own, with its state and its log in `folder`. `flags` are those of the command line. The first start chooses a port,
+    which later ones have too."""
 
-    def __init__(self, program, folder, *flags, env=None, port=None):
-        self.program, self.folder, self.flags, self.env = program, pathlib.Path(folder), flags, env
-        self.port = port or free_port()
-        self.process = None
+    def __init__(self, program, folder, *flags, env=None, cwd=None):
+        self.program, self.folder, self.flags, self.env, self.cwd = program, pathlib.Path(folder), flags, env, cwd
+        self.port, self.process = None, None
 
-    def start(self, wait=60):
+    def start(self, wait=START):
+        """Waits until a model is loaded; without `wait`, until the server listens."""
         self.log = open(self.folder / "server.log", "ab")
-        variables = {**os.environ, "XDG_CACHE_HOME": os.fspath(self.folder / "cache"), **(self.env or {})}
-        self.process = subprocess.Popen([self.program, "serve", "--listen", f"127.0.0.1:{self.port}", "--folder",
+        self.log_begin = self.log.tell()
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": os.fspath(self.folder / "cache"), **(self.env or {})}
+        self.process = subprocess.Popen([self.program, "serve", "--listen", f"127.0.0.1:{self.port or 0}", "--folder",
                                          os.fspath(self.folder / "state"), *map(str, self.flags)], stdin=subprocess.DEVNULL,
-                                        stdout=self.log, stderr=self.log, env=variables, start_new_session=True)
-        if wait:
-            self.wait_until_ready(wait)
+                                        stdout=self.log, stderr=self.log, env=variables, cwd=self.cwd, start_new_session=True)
+        try:
+            if self.port is None:
+                self.port = int(re.search(r"http://127\.0\.0\.1:(\d+)", self.wait_for_line("listening at "))[1])
+            if wait:
+                self.wait_until_ready(wait)
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     @property
@@ -64,9 +78,19 @@ class Server:
         self.kill()
 
     def log_text(self):
-        return (self.folder / "server.log").read_text(errors="replace")
+        """What it has printed since its last start."""
+        return (self.folder / "server.log").read_bytes()[self.log_begin:].decode(errors="replace")
 
-    def wait_until_ready(self, seconds=60):
+    def wait_for_line(self, words, seconds=START):
+        """Returns the first line that it prints with these words."""
+        deadline = time.monotonic() + seconds
+        while not (found := [line for line in self.log_text().split("\n")[:-1] if words in line]):
+            assert self.process.poll() is None, f"the server has ended: {self.log_text()}"
+            assert time.monotonic() < deadline, f"no line with {words!r} after {seconds} s: {self.log_text()}"
+            time.sleep(0.02)
+        return found[0]
+
+    def wait_until_ready(self, seconds=START):
         """Returns how long it took."""
         begin = time.monotonic()
         while time.monotonic() - begin < seconds:
@@ -77,26 +101,34 @@ class Server:
             time.sleep(0.02)
         raise AssertionError(f"not ready after {seconds} s: {self.log_text()[-2000:]}")
 
-    def stop(self, seconds=60):
-        """SIGTERM; returns the exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(seconds)
+    def stop(self, number=signal.SIGTERM, seconds=100):
+        """Returns the exit code, once none of its processes is left."""
+        family = descendants(self.process.pid)
+        self.process.send_signal(number)
+        code = self.process.wait(seconds)
+        wait_until_gone(family)
+        return code
 
     def kill(self):
         """Ends everything that is left of it."""
         if self.process is None:
             return
-        family = [self.process.pid, *descendants(self.process.pid)]
+        family = [self.process.pid, *descendants(self.process.pid)] if self.process.poll() is None else []
         for pid in family:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
+        wait_until_gone(family)
         self.log.close()
         self.process = None
 
-    # What runs, by what it is: as the supervisor's children say of themselves in their names.
     def processes(self):
-        return descendants(self.process.pid)
+        """The numbers of all processes below the supervisor, by their names."""
+        found = {}
+        for pid in descendants(self.process.pid):
+            with contextlib.suppress(OSError):
+                found.setdefault(pathlib.Path(f"/proc/{pid}/comm").read_text().strip(), []).append(pid)
+        return found
 
     def connect(self, timeout=30):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)

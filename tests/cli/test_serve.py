@@ -1,97 +1,15 @@
 """Tests the processes of `tessera serve`."""
-import contextlib
 import json
 import os
-import re
 import signal
-import subprocess
-import threading
 import time
-import urllib.error
-import urllib.request
 
 import pytest
 
 from harness import MODEL, ROOT
-from running import alive, children, name
+from server import Server
 
 TINY = ["--model", MODEL, "--dtype", "fp32"]
-
-
-class Server:
-    """A running server. What it prints is read as it comes."""
-
-    def __init__(self, box, *words):
-        self.folder = box.folder.parent / "state"
-        self.process = subprocess.Popen(
-            [box.program, "serve", *TINY, "--listen", "127.0.0.1:0", "--folder", self.folder, *map(os.fspath, words)], cwd=box.folder,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        self.lines, self.changed = [], threading.Condition()
-        self.readers = [threading.Thread(target=self.read, args=[stream], daemon=True)
-                        for stream in (self.process.stdout, self.process.stderr)]
-        for reader in self.readers:
-            reader.start()
-        self.url = re.search(r"http://\S+\d", self.wait_for("listening at "))[0]
-
-    def read(self, stream):
-        for line in stream:
-            with self.changed:
-                self.lines.append(line.rstrip("\n"))
-                self.changed.notify_all()
-
-    def wait_for(self, words, count=1):
-        """Returns the line of that number that has these words."""
-        deadline = time.monotonic() + 100
-        with self.changed:
-            while len(found := [line for line in self.lines if words in line]) < count:
-                assert self.process.poll() is None and time.monotonic() < deadline, (words, self.lines)
-                self.changed.wait(1)
-            return found[count - 1]
-
-    def get(self, path):
-        """Returns the status of an answer and its JSON."""
-        try:
-            with urllib.request.urlopen(self.url + path, timeout=60) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
-
-    def post(self, path, value):
-        request = urllib.request.Request(self.url + path, json.dumps(value).encode(), {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)
-
-    def finished(self, job):
-        """Waits for the end of a job, also while no front answers, and returns it."""
-        deadline = time.monotonic() + 100
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError):
-                state = self.get(f"/v1/jobs/{job}")[1]
-                if state["state"] not in ("queued", "running", "encoding"):
-                    return state
-            time.sleep(0.05)
-        raise AssertionError((job, self.lines))
-
-    def processes(self):
-        """The numbers of all processes below the supervisor, by their names."""
-        found, left = {}, children(self.process.pid)
-        while left:
-            process = left.pop()
-            with contextlib.suppress(OSError):
-                found.setdefault(name(process), []).append(process)
-                left += children(process)
-        return found
-
-    def end(self, number=signal.SIGTERM):
-        """Returns the exit code."""
-        everyone = [process for group in self.processes().values() for process in group]
-        self.process.send_signal(number)
-        code = self.process.wait(100)
-        deadline = time.monotonic() + 10
-        while left := [process for process in everyone if alive(process)]:
-            assert time.monotonic() < deadline, left
-            time.sleep(0.01)
-        return code
 
 
 @pytest.fixture
@@ -99,14 +17,13 @@ def serve(box):
     servers = []
 
     def start(*words):
-        servers.append(Server(box, *words))
+        servers.append(Server(box.program, box.folder.parent, *TINY, *words, cwd=box.folder).start(wait=0))
         return servers[-1]
 
     memory = set(os.listdir("/dev/shm"))
     yield start
     for server in servers:
-        if server.process.poll() is None:
-            server.end(signal.SIGKILL)
+        server.kill()
     assert not [left for left in set(os.listdir("/dev/shm")) - memory if "tessera" in left]
     assert box.files() == []
 
@@ -137,24 +54,24 @@ def test_serve_ends_with_what_a_world_finds_wrong(box):
 def test_serve_says_where_it_listens_and_drains(serve):
     server = serve("--worlds", "2")
     for world in 0, 1:
-        server.wait_for(f"world {world} is ready")
+        server.wait_for_line(f"world {world} is ready")
     assert server.get("/health")[0] == 200
     assert sorted(server.processes()) == ["tessera:front", "tessera:w0", "tessera:w1"]
-    assert server.end() == 0
+    assert server.stop() == 0
 
 
 def test_serve_has_its_layout_planned(box, serve):
     machine = box.folder.parent / "mine.json"  # of processors, with the times of a GPU's data sheet
     machine.write_text(json.dumps(json.loads((ROOT / "machines" / "l40.json").read_text()) | {"device": "cpu", "name": "mine"}))
     server = serve("--nproc", "2", "--parallel", "auto", "--machine", machine)
-    assert " on 2 ranks, " in server.wait_for("planned: ")
-    server.wait_for("world 0 is ready")
+    assert " on 2 ranks, " in server.wait_for_line("planned: ")
+    server.wait_for_line("world 0 is ready")
     deadline = time.monotonic() + 100
-    while (ranks := [world["ranks"] for world in server.get("/v1/status")[1]["worlds"]]) == [0]:  # the world tells the front itself
-        assert time.monotonic() < deadline, server.lines
+    while (ranks := [world["ranks"] for world in server.json("GET", "/v1/status")["worlds"]]) == [0]:  # the world tells the front itself
+        assert time.monotonic() < deadline, server.log_text()
         time.sleep(0.01)
     assert ranks == [2]
-    assert server.end() == 0
+    assert server.stop() == 0
     box.refuse(2, "[--parallel] auto chooses the layout; leave out --ulysses-degree", "serve", *TINY, "--nproc", "2", "--parallel", "auto",
                "--ulysses-degree", "2")
     box.refuse(2, "[--max-staleness] is for --parallel auto", "serve", *TINY, "--max-staleness", "any")
@@ -162,16 +79,16 @@ def test_serve_has_its_layout_planned(box, serve):
 
 def test_serve_has_a_folder_alone(box, serve):
     server = serve()
-    box.refuse(2, "another server has", "serve", *TINY, "--listen", "127.0.0.1:0", "--folder", server.folder)
-    assert server.end(signal.SIGKILL) == -signal.SIGKILL  # with all its processes
-    assert serve().end() == 0
+    box.refuse(2, "another server has", "serve", *TINY, "--listen", "127.0.0.1:0", "--folder", server.folder / "state")
+    assert server.stop(signal.SIGKILL) == -signal.SIGKILL  # with all its processes
+    assert serve().stop() == 0
 
 
 def test_serve_removes_its_socket_file(box, serve):
     path = box.folder.parent / "socket"
     server = serve("--listen", f"unix:{path}")
     assert path.is_socket()
-    assert server.end() == 0
+    assert server.stop() == 0
     assert not path.exists()
 
 
@@ -179,14 +96,14 @@ def test_serve_removes_its_socket_file(box, serve):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_serve_finishes_jobs_whatever_is_lost(serve, layout, number):
     server = serve(*layout)
-    server.wait_for("world 0 is ready")
+    server.wait_for_line("world 0 is ready")
     request = {"prompt": "a cat", "seed": 3, "height": 32, "width": 48, "use_resolution_binning": False, "num_inference_steps": 20}
     for victim in sorted(server.processes()):
-        job = server.post("/v1/jobs", request)["id"]
+        job = server.submit(**request)
         os.kill(server.processes()[victim][0], number)
-        assert server.finished(job)["state"] == "succeeded", (victim, server.lines)
+        assert server.wait_for(job)["state"] == "succeeded", (victim, server.log_text())
         deadline = time.monotonic() + 100
         while victim not in server.processes():
-            assert time.monotonic() < deadline, (victim, server.lines)
+            assert time.monotonic() < deadline, (victim, server.log_text())
             time.sleep(0.05)
-    assert server.end() == 0
+    assert server.stop() == 0

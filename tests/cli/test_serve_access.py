@@ -19,7 +19,7 @@ LONG = {**SMALL, "num_inference_steps": 800}
 
 def serving(program, folder, *words):
     flags = ["--dtype", "fp32", "--max-steps", "2000", *words]
-    with Server(program, folder, *flags, env={"OMP_NUM_THREADS": "1"}).start(wait=120) as server:
+    with Server(program, folder, *flags) as server:
         yield server
 
 

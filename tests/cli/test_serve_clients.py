@@ -2,10 +2,6 @@
 import base64
 import io
 import json
-import os
-import signal
-import socket
-import subprocess
 import threading
 import time
 
@@ -16,64 +12,27 @@ import requests
 import webuiapi
 
 from harness import ROOT
-
-START = 120  # seconds until a model is loaded on a busy machine
-
-
-class Server:
-    """`tessera serve` on a port of its own."""
-
-    def __init__(self, program, folder, model, *arguments):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.log = folder / "log"
-        words = [program, "serve", "--model", model, "--listen", f"127.0.0.1:{self.port}", "--folder", folder / "jobs", *arguments]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(list(map(os.fspath, words)), cwd=folder, stdout=log, stderr=log,
-                                            env={**os.environ, "OMP_NUM_THREADS": "1"})
-
-    def wait(self):
-        for _ in range(START * 10):
-            assert self.process.poll() is None, self.log.read_text()
-            try:
-                if requests.get(f"{self.url}/ready", timeout=5).status_code == 200:
-                    return self
-            except requests.ConnectionError:
-                pass
-            time.sleep(0.1)
-        raise AssertionError("the server is not ready: " + self.log.read_text())
-
-    def close(self):
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            assert self.process.wait(60) == 0, self.log.read_text()
-        finally:
-            self.process.kill()
-            self.process.wait()
+from server import Server
 
 
-def serving(program, tmp_path_factory, model, *arguments):
-    server = Server(program, tmp_path_factory.mktemp("serve"), model, *arguments)
-    try:
-        yield server.wait()
-    finally:
-        server.close()
+def serving(program, folder, model):
+    with Server(program, folder, "--model", model) as server:
+        yield server
+        assert server.stop() == 0, server.log_text()
 
 
 @pytest.fixture(scope="module")
 def pictures(program, tmp_path_factory):
-    yield from serving(program, tmp_path_factory, ROOT / "models" / "shapes")
+    yield from serving(program, tmp_path_factory.mktemp("serve"), ROOT / "models" / "shapes")
 
 
 @pytest.fixture(scope="module")
 def videos(program, tmp_path_factory):
-    yield from serving(program, tmp_path_factory, ROOT / "models" / "shapes-video")
+    yield from serving(program, tmp_path_factory.mktemp("serve"), ROOT / "models" / "shapes-video")
 
 
 def openai_client(server, **options):
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", **options)
+    return openai.OpenAI(base_url=f"{server.url}v1", api_key="none", **options)
 
 
 def webui_client(server):
@@ -213,10 +172,10 @@ def test_webuiapi_sees_and_ends_what_runs(pictures):
 def test_requests_as_web_uis_send_them(pictures):
     """Open WebUI sends an empty Basic header; LibreChat sends no sampler, and reads infotexts."""
     headers = {"Authorization": "Basic Og=="}
-    options = requests.get(f"{pictures.url}/sdapi/v1/options", headers=headers).json()
-    assert requests.post(f"{pictures.url}/sdapi/v1/options", headers=headers, json=options).status_code == 200
+    options = requests.get(f"{pictures.url}sdapi/v1/options", headers=headers).json()
+    assert requests.post(f"{pictures.url}sdapi/v1/options", headers=headers, json=options).status_code == 200
     body = {"prompt": "a red circle", "negative_prompt": "", "cfg_scale": 4.5, "steps": 2, "width": 64, "height": 64}
-    answer = requests.post(f"{pictures.url}/sdapi/v1/txt2img", headers=headers, json=body).json()
+    answer = requests.post(f"{pictures.url}sdapi/v1/txt2img", headers=headers, json=body).json()
     assert size_of(base64.b64decode(answer["images"][0].split(",")[0])) == (64, 64)
     info = json.loads(answer["info"])
     assert "Steps: 2" in info["infotexts"][0] and info["seed"] == info["all_seeds"][0]

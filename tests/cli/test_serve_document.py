@@ -15,7 +15,7 @@ SMALL = {"prompt": "a cat", "height": 32, "width": 48, "use_resolution_binning":
 
 @pytest.fixture(scope="module")
 def served(program, tmp_path_factory):
-    with Server(program, tmp_path_factory.mktemp("served"), "--model", MODEL, "--dtype", "fp32", env={"OMP_NUM_THREADS": "1"}).start(wait=120) as server:
+    with Server(program, tmp_path_factory.mktemp("served"), "--model", MODEL, "--dtype", "fp32") as server:
         yield server
 
 

@@ -26,7 +26,7 @@ def serve(box):
     def start(*words):
         folder = box.folder.parent / f"server{len(servers)}"
         folder.mkdir()
-        servers.append(Server(box.program, folder, "--dtype", "fp32", *words).start(120))
+        servers.append(Server(box.program, folder, "--dtype", "fp32", *words).start())
         return servers[-1]
 
     yield start
