@@ -2,7 +2,8 @@
 # Installs what the build and its tests need and the system lacks: Debian packages (only as root; otherwise it prints their
 # names), and from pip into .venv libtorch, unless TORCH_DIR names its folder, and pytest. `setup.sh python` adds the Python
 # packages that only goldens, parity and benchmarks need, `setup.sh fuzz` and `setup.sh lint` add clang's tools, `setup.sh hosts`
-# adds other launchers, `setup.sh browser` adds Chromium. A second run does nothing.
+# adds other launchers, `setup.sh clients` adds Node.js and from npm what the tests use a server with, `setup.sh browser` adds
+# Chromium and the same. A second run does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,7 +24,8 @@ case ${1:-} in
     commands+=" clang++:clang"
     files="/usr/lib/llvm-14/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a:libclang-rt-14-dev" ;;
   lint) commands+=" clang++:clang clang-format:clang-format clang-tidy:clang-tidy" ;;
-  browser) commands+=" chromium:chromium" ;;
+  clients) commands+=" node:nodejs npm:npm curl:curl" ;;
+  browser) commands+=" chromium:chromium node:nodejs npm:npm" ;;
   hosts) commands+=" ip:iproute2 unshare:util-linux mpirun.openmpi:openmpi-bin mpirun.mpich:mpich slurmctld:slurmctld slurmd:slurmd
                      srun:slurm-client" ;;
 esac
@@ -77,3 +79,13 @@ install_listed() {
 }
 install_listed tests/cli/requirements.txt .tests
 [ "${1:-}" != python ] || install_listed tools/requirements.txt .requirements --no-compile
+case ${1:-} in
+  clients | browser)
+    if ! cmp -s tests/package.json .venv/npm/installed; then
+      echo "setup: installing tests/package.json into .venv/npm"
+      mkdir -p .venv/npm
+      cp tests/package.json .venv/npm/package.json
+      npm install --prefix .venv/npm --no-package-lock --no-audit --no-fund --silent
+      cp tests/package.json .venv/npm/installed
+    fi ;;
+esac

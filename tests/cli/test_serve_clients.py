@@ -2,6 +2,11 @@
 import base64
 import io
 import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
 import threading
 import time
 
@@ -35,6 +40,17 @@ def openai_client(server, **options):
     return openai.OpenAI(base_url=f"{server.url}v1", api_key="none", **options)
 
 
+def by_node(server, part):
+    """What a part of openai_client.js prints."""
+    modules = ROOT / ".venv" / "npm" / "node_modules"
+    if shutil.which("node") is None or not (modules / "openai").is_dir():
+        pytest.skip("no node with the package openai; tools/setup.sh clients installs them")
+    script = pathlib.Path(__file__).parent / "openai_client.js"
+    done = subprocess.run(["node", script, server.url, part], capture_output=True, timeout=300, env={**os.environ, "NODE_PATH": os.fspath(modules)})
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
 def webui_client(server):
     return webuiapi.WebUIApi(host="127.0.0.1", port=server.port)
 
@@ -44,6 +60,39 @@ def size_of(data):
 
 
 FAST = {"num_inference_steps": 2, "seed": 5}
+
+
+def examples(document, kind):
+    return re.findall(rf"^```{kind}\n(.*?)^```", (ROOT / "docs" / document).read_text(), re.M | re.S)
+
+
+def test_the_documents_examples_of_curl(pictures, tmp_path):
+    """As they stand: curl connects to another port than they name."""
+    (tmp_path / ".curlrc").write_text(f'connect-to = "127.0.0.1:8188:127.0.0.1:{pictures.port}"\nnoproxy = "*"\nfail\nsilent\nshow-error\n')
+    environment, answers = {**os.environ, "CURL_HOME": os.fspath(tmp_path)}, []
+    for document in ("serving.md", "serve-apis.md"):
+        for line in "".join(examples(document, "sh")).splitlines():
+            if not line.startswith("curl "):
+                continue
+            done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, timeout=300)
+            assert done.returncode == 0, (line, done.stderr)
+            answers.append(done.stdout.decode())
+            if len(answers) == 1:
+                environment["ID"] = json.loads(done.stdout)["id"]
+    job, events, file, openai_answer, sdapi_answer = answers
+    assert json.loads(job)["state"] in ("queued", "running")
+    assert '"state":"succeeded"' in events.replace(" ", "") and "event: step" in events
+    assert file == "" and size_of((tmp_path / "picture.png").read_bytes()) == (128, 128)
+    assert size_of(base64.b64decode(json.loads(openai_answer)["data"][0]["b64_json"])) == (64, 64)
+    assert size_of(base64.b64decode(json.loads(sdapi_answer)["images"][0])) == (128, 128)
+
+
+def test_the_documents_example_of_python(pictures, monkeypatch):
+    original, names = openai.OpenAI, {}
+    monkeypatch.setattr(openai, "OpenAI", lambda base_url, **options: original(base_url=base_url.replace(":8188/", f":{pictures.port}/"), **options))
+    [example] = examples("serve-apis.md", "python")
+    exec(example, names)
+    assert size_of(base64.b64decode(names["picture"].data[0].b64_json)) == (64, 64)
 
 
 def test_openai_pictures_are_those_of_the_command(pictures, box):
@@ -114,6 +163,37 @@ def test_openai_videos_are_made_and_deleted(videos):
     with pytest.raises(openai.NotFoundError):
         client.videos.retrieve(video.id)
     assert not client.videos.list().data
+
+
+def test_openai_of_node_gets_the_same_pictures(pictures):
+    seen = by_node(pictures, "pictures")
+    assert seen["models"] == ["shapes"]
+    answer = openai_client(pictures).images.generate(prompt="a red circle", size="64x64", extra_body=FAST)
+    assert seen["inline"]["data"][0]["b64_json"] == answer.data[0].b64_json
+    assert [each["type"] for each in seen["linked"]] == ["image/webp"] * 2
+    assert [size_of(base64.b64decode(each["data"])) for each in seen["linked"]] == [(64, 64)] * 2
+
+
+def test_openai_of_node_streams_partial_pictures(pictures):
+    *partials, last = by_node(pictures, "stream")
+    assert last["type"] == "image_generation.completed" and size_of(base64.b64decode(last["b64_json"])) == (64, 64)
+    assert [event["type"] for event in partials] == ["image_generation.partial_image"] * len(partials)
+    assert [event["partial_image_index"] for event in partials] == list(range(len(partials)))
+    assert len(partials) <= 2 and all(size_of(base64.b64decode(event["b64_json"])) for event in partials)
+
+
+def test_openai_of_node_raises_what_is_wrong(pictures):
+    assert by_node(pictures, "refusals") == [{"kind": "NotFoundError", "status": 404, "code": "model_not_found", "param": "model"},
+                                             {"kind": "BadRequestError", "status": 400, "code": "invalid_value", "param": "size"},
+                                             {"kind": "BadRequestError", "status": 400, "code": "unsupported_operation", "param": None}]
+
+
+def test_openai_of_node_makes_videos(videos):
+    seen = by_node(videos, "videos")
+    assert seen["created"]["status"] in ("queued", "in_progress") and seen["video"]["status"] == "completed", seen["video"]
+    assert base64.b64decode(seen["content"])[4:8] == b"ftyp"
+    assert seen["listed"] == [seen["created"]["id"]] and seen["deleted"]["deleted"]
+    assert seen["gone"]["kind"] == "NotFoundError"
 
 
 def test_webuiapi_makes_pictures(pictures):
