@@ -8,12 +8,14 @@ from fake_server import Server
 from tools.browser.devtools import driven
 
 LOOK = (pathlib.Path(__file__).parent / "look.js").read_text()
+AXE = pathlib.Path(__file__).parents[2] / ".venv" / "npm" / "node_modules" / "axe-core" / "axe.min.js"
+# The rules of axe-core that are run: those of WCAG 2.2 A and AA, and its advice.
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 UNNAMED = {"button", "textbox", "combobox", "checkbox", "spinbutton", "link", "dialog", "progressbar", "list", "img", "image", "group"}
 
 
 def pytest_addoption(parser):
     parser.addoption("--browser", default="chromium", help="the browser that opens the page")
-    parser.addoption("--axe", type=pathlib.Path, help="axe.min.js of axe-core (npm pack axe-core), which then looks at the page too")
     parser.addoption("--pictures", help="a folder for pictures of the page")
     parser.addoption("--program", help="the program that generates a video for the page to play")
 
@@ -21,8 +23,8 @@ def pytest_addoption(parser):
 @pytest.fixture(scope="session")
 def browser(pytestconfig):
     program = pytestconfig.getoption("--browser")
-    if shutil.which(program) is None:
-        pytest.skip(f"no {program}; tools/setup.sh browser installs it")
+    if shutil.which(program) is None or not AXE.exists():
+        pytest.skip(f"no {program} or no axe-core; tools/setup.sh browser installs them")
     with driven(program) as open_page:
         yield open_page
 
@@ -61,15 +63,14 @@ def page(open_page, server):
 
 
 @pytest.fixture
-def look(pytestconfig):
+def look():
     """Looks at a page as it stands, and asserts that nobody would stumble over it."""
     def look_at(page):
         found = page.value(LOOK)
         assert not found, "\n".join(found)
-        if axe := pytestconfig.getoption("--axe"):
-            page.value(axe.read_text() + "; 0")
-            found = page.value("axe.run().then(({violations}) => violations.map(each => `${each.id}: ${each.nodes.map(node => node.html)}`))")
-            assert not found, "\n".join(found)
+        page.value(AXE.read_text() + "; 0")
+        found = page.value(f"axe.run({{runOnly: {RULES}}}).then(({{violations}}) => violations.map(each => `${{each.id}}: ${{each.nodes.map(node => node.html)}}`))")
+        assert not found, "\n".join(found)
         unnamed = [role for role, name in page.accessible() if role in UNNAMED - {"list", "img", "image", "group"} and not name]
         assert not unnamed, f"without a name: {unnamed}"
     return look_at

@@ -32,12 +32,18 @@ def test_a_key_is_asked_for_once_and_kept_for_the_tab(server, open_page, submit,
     page.wait("document.querySelector('#gallery')?.textContent === 'of ben'")
 
 
-def test_the_state_of_the_server_is_shown(server, open_page):
+def test_the_state_of_the_server_is_shown(server, open_page, look):
     server.ready = False
     page = open_page(server)
     page.wait("document.querySelector('#server-state .words').textContent === 'Starting'")
+    look(page)
     server.ready = True
     page.wait("document.querySelector('#server-state .words').textContent === 'Ready'")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_can_be_read_where_there_is_nothing_yet(server, open_page, look, scheme):
+    look(open_page(server, scheme=scheme))
 
 
 def test_a_theme_is_kept(page, server):
