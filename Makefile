@@ -76,7 +76,7 @@ soak: build           ## kill and stop ranks and processes of a server at random
 	@tools/build.sh release tessera_tests
 	@tools/ci/side_by_side.sh "python3 tests/cli/soak_ranks.py $(BUILD)/tessera --runs $(RUNS)" \
 	  "TESSERA_SOAK_REQUESTS=$(RUNS) $(BUILD)/tests/tessera_tests --gtest_filter='*Soak*'"
-	@python3 tests/cli/soak_server.py $(BUILD)/tessera --runs $(RUNS)
+	@python3 tests/cli/soak_server.py $(BUILD)/tessera --kills $(RUNS)
 
 hosts: build          ## run on several hosts (network namespaces) under torchrun, Open MPI, MPICH and Slurm
 	@tools/setup.sh hosts
