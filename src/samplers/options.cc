@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
+#include <cstdint>
 #include <map>
-#include <sstream>
+#include <stdexcept>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -17,66 +17,123 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-Names words(const std::string& text) {
-  std::istringstream stream(text);
-  return {std::istream_iterator<std::string>(stream), {}};
+constexpr std::array<std::string_view, 19> kClasses = {
+    "DDIMScheduler",
+    "DDPMScheduler",
+    "DEISMultistepScheduler",
+    "DPMSolverMultistepScheduler",
+    "DPMSolverSinglestepScheduler",
+    "EDMDPMSolverMultistepScheduler",
+    "EDMEulerScheduler",
+    "EulerAncestralDiscreteScheduler",
+    "EulerDiscreteScheduler",
+    "FlowMatchEulerDiscreteScheduler",
+    "HeunDiscreteScheduler",
+    "KDPM2AncestralDiscreteScheduler",
+    "KDPM2DiscreteScheduler",
+    "LCMScheduler",
+    "LMSDiscreteScheduler",
+    "PNDMScheduler",
+    "SASolverScheduler",
+    "TCDScheduler",
+    "UniPCMultistepScheduler",
+};
+
+// Sets of the classes, with a bit for each.
+using Classes = uint32_t;
+constexpr Classes only(std::string_view class_name) {
+  Classes bit = 1;
+  for (const std::string_view each : kClasses) {
+    if (each == class_name) return bit;
+    bit <<= 1;
+  }
+  throw std::logic_error("no such class");  // which does not compile
 }
+constexpr Classes kAll = (Classes{1} << kClasses.size()) - 1;
+constexpr Classes kDdim = only("DDIMScheduler"), kDdpm = only("DDPMScheduler"), kPndm = only("PNDMScheduler"),
+                  kEuler = only("EulerDiscreteScheduler"), kHeun = only("HeunDiscreteScheduler"),
+                  kEulerAncestral = only("EulerAncestralDiscreteScheduler"),
+                  kDpm = only("DPMSolverMultistepScheduler"),
+                  kSinglestep = only("DPMSolverSinglestepScheduler"), kDeis = only("DEISMultistepScheduler"),
+                  kSaSolver = only("SASolverScheduler"), kUniPc = only("UniPCMultistepScheduler"),
+                  kConsistency = only("LCMScheduler") | only("TCDScheduler"),
+                  kEdmDpm = only("EDMDPMSolverMultistepScheduler"),
+                  kEdm = only("EDMEulerScheduler") | kEdmDpm,
+                  kFlowMatch = only("FlowMatchEulerDiscreteScheduler");
+constexpr Classes kWithBetas = kAll & ~(kEdm | kFlowMatch), kWithSpacing = kWithBetas & ~kSinglestep,
+                  kRespaced = kAll & ~(kDdim | kDdpm | kPndm | kEulerAncestral | kConsistency | kEdm),
+                  kDpmLike = kDpm | kSinglestep | kDeis | kUniPc, kWithFlow = kDpmLike | kSaSolver,
+                  kThresholding = kWithFlow | kEdmDpm | kDdim | kDdpm | kConsistency,
+                  kClipping = kDdim | kDdpm | kHeun | kConsistency;
+
+struct Option {
+  std::string_view name;
+  OptionType type;
+  Classes classes;
+};
 
 // tools/parity/samplers.py compares this table with the signatures of diffusers.
-std::map<std::string, Names> make_table() {
-  const std::string betas = "num_train_timesteps beta_start beta_end beta_schedule trained_betas ",
-                    spacing = "timestep_spacing steps_offset ",
-                    respaced = "use_karras_sigmas use_exponential_sigmas use_beta_sigmas ",
-                    thresholding = "thresholding dynamic_thresholding_ratio sample_max_value ",
-                    flow = "use_flow_sigmas flow_shift ", shifting = "use_dynamic_shifting time_shift_type ",
-                    clip = "clip_sample clip_sample_range ", prediction = "prediction_type ",
-                    solver = "solver_order solver_type lower_order_final ",
-                    kdpm2 = betas + respaced + prediction + spacing,
-                    consistency = betas + prediction + spacing + thresholding + clip +
-                                  "original_inference_steps set_alpha_to_one timestep_scaling "
-                                  "rescale_betas_zero_snr",
-                    dpm = betas + prediction + solver + thresholding + respaced + flow + shifting +
-                          "algorithm_type final_sigmas_type lambda_min_clipped variance_type ",
-                    edm = prediction +
-                          "num_train_timesteps sigma_min sigma_max sigma_data sigma_schedule rho "
-                          "final_sigmas_type ";
-  const std::map<std::string, std::string> texts = {
-      {"DDIMScheduler",
-       betas + prediction + spacing + thresholding + clip + "set_alpha_to_one rescale_betas_zero_snr"},
-      {"PNDMScheduler", betas + prediction + spacing + "skip_prk_steps set_alpha_to_one"},
-      {"EulerDiscreteScheduler", betas + prediction + spacing + respaced +
-                                     "interpolation_type sigma_min sigma_max timestep_type "
-                                     "rescale_betas_zero_snr final_sigmas_type"},
-      {"EulerAncestralDiscreteScheduler", betas + prediction + spacing + "rescale_betas_zero_snr"},
-      {"DPMSolverMultistepScheduler", dpm + spacing + "euler_at_final use_lu_lambdas rescale_betas_zero_snr"},
-      {"DPMSolverSinglestepScheduler", dpm},
-      {"DEISMultistepScheduler",
-       betas + prediction + solver + spacing + thresholding + respaced + flow + shifting + "algorithm_type"},
-      {"SASolverScheduler", betas + prediction + spacing + thresholding + respaced + flow +
-                                "predictor_order corrector_order tau_func algorithm_type lower_order_final "
-                                "lambda_min_clipped variance_type"},
-      {"UniPCMultistepScheduler", betas + prediction + solver + spacing + thresholding + respaced + flow +
-                                      shifting +
-                                      "predict_x0 disable_corrector solver_p final_sigmas_type "
-                                      "rescale_betas_zero_snr sigma_min sigma_max shift_terminal"},
-      {"DDPMScheduler",
-       betas + prediction + spacing + thresholding + clip + "variance_type rescale_betas_zero_snr"},
-      {"LMSDiscreteScheduler", kdpm2},
-      {"HeunDiscreteScheduler", kdpm2 + clip},
-      {"KDPM2DiscreteScheduler", kdpm2},
-      {"KDPM2AncestralDiscreteScheduler", kdpm2},
-      {"LCMScheduler", consistency},
-      {"TCDScheduler", consistency},
-      {"EDMEulerScheduler", edm},
-      {"EDMDPMSolverMultistepScheduler", edm + solver + thresholding + "algorithm_type euler_at_final"},
-      {"FlowMatchEulerDiscreteScheduler", shifting + respaced +
-                                              "num_train_timesteps shift base_shift max_shift "
-                                              "base_image_seq_len max_image_seq_len invert_sigmas "
-                                              "shift_terminal stochastic_sampling"}};
-  std::map<std::string, Names> table;
-  for (const auto& [class_name, text] : texts) table[class_name] = words(text);
-  return table;
-}
+constexpr auto kOptions = [] {
+  using enum OptionType;
+  return std::to_array<Option>({
+      {"num_train_timesteps", kInteger, kAll},
+      {"beta_start", kNumber, kWithBetas},
+      {"beta_end", kNumber, kWithBetas},
+      {"beta_schedule", kText, kWithBetas},
+      {"trained_betas", kNumbers, kWithBetas},
+      {"prediction_type", kText, kAll & ~kFlowMatch},
+      {"timestep_spacing", kText, kWithSpacing},
+      {"steps_offset", kInteger, kWithSpacing},
+      {"timestep_type", kText, kEuler},
+      {"timestep_scaling", kNumber, kConsistency},
+      {"original_inference_steps", kInteger, kConsistency},
+      {"skip_prk_steps", kFlag, kPndm},
+      {"set_alpha_to_one", kFlag, kDdim | kPndm | kConsistency},
+      {"rescale_betas_zero_snr", kFlag,
+       kDdim | kDdpm | kDpm | kEuler | kEulerAncestral | kConsistency | kUniPc},
+      {"variance_type", kText, kDdpm | kDpm | kSinglestep | kSaSolver},
+      {"clip_sample", kFlag, kClipping},
+      {"clip_sample_range", kNumber, kClipping},
+      {"thresholding", kFlag, kThresholding},
+      {"dynamic_thresholding_ratio", kNumber, kThresholding},
+      {"sample_max_value", kNumber, kThresholding},
+      {"use_karras_sigmas", kFlag, kRespaced},
+      {"use_exponential_sigmas", kFlag, kRespaced},
+      {"use_beta_sigmas", kFlag, kRespaced},
+      {"use_lu_lambdas", kFlag, kDpm},
+      {"sigma_min", kNumber, kEuler | kUniPc | kEdm},
+      {"sigma_max", kNumber, kEuler | kUniPc | kEdm},
+      {"sigma_data", kNumber, kEdm},
+      {"sigma_schedule", kText, kEdm},
+      {"rho", kNumber, kEdm},
+      {"final_sigmas_type", kText, kEuler | kDpm | kSinglestep | kUniPc | kEdm},
+      {"interpolation_type", kText, kEuler},
+      {"algorithm_type", kText, kDpm | kSinglestep | kDeis | kSaSolver | kEdmDpm},
+      {"solver_order", kInteger, kDpmLike | kEdmDpm},
+      {"solver_type", kText, kDpmLike | kEdmDpm},
+      {"solver_p", kPython, kUniPc},
+      {"lower_order_final", kFlag, kWithFlow | kEdmDpm},
+      {"euler_at_final", kFlag, kDpm | kEdmDpm},
+      {"lambda_min_clipped", kNumber, kDpm | kSinglestep | kSaSolver},
+      {"predict_x0", kFlag, kUniPc},
+      {"disable_corrector", kIntegers, kUniPc},
+      {"predictor_order", kInteger, kSaSolver},
+      {"corrector_order", kInteger, kSaSolver},
+      {"tau_func", kPython, kSaSolver},
+      {"use_flow_sigmas", kFlag, kWithFlow},
+      {"flow_shift", kNumber, kWithFlow},
+      {"use_dynamic_shifting", kFlag, kDpmLike | kFlowMatch},
+      {"time_shift_type", kText, kDpmLike | kFlowMatch},
+      {"shift", kNumber, kFlowMatch},
+      {"base_shift", kNumber, kFlowMatch},
+      {"max_shift", kNumber, kFlowMatch},
+      {"shift_terminal", kNumber, kFlowMatch | kUniPc},
+      {"base_image_seq_len", kInteger, kFlowMatch},
+      {"max_image_seq_len", kInteger, kFlowMatch},
+      {"invert_sigmas", kFlag, kFlowMatch},
+      {"stochastic_sampling", kFlag, kFlowMatch},
+  });
+}();
 
 // Reads the value as its type, which throws Error(kInput) for another one.
 void read_value(const JsonConfig& options, const OptionInfo& info) {
@@ -116,7 +173,7 @@ Json read_json_or_word(const std::string& text) {
 }
 
 [[noreturn]] void refuse_unknown(const std::string& class_name, const std::string& key) {
-  const Names& known = options_of(class_name);
+  const Names known = options_of(class_name);
   const auto nearest = nearest_word(key, known);
   usage_error(field("scheduler_option"), "{} has no option '{}'; {}it has {}", class_name, printable(key),
               nearest ? fmt::format("did you mean {}? ", *nearest) : "", fmt::join(known, ", "));
@@ -142,42 +199,25 @@ constexpr std::array<std::string_view, 8> kOtherOptions = {
 
 const std::vector<OptionInfo>& all_options() {
   static const std::vector<OptionInfo> all = [] {
-    const std::map<OptionType, std::string> texts = {
-        {OptionType::kFlag,
-         "clip_sample euler_at_final invert_sigmas lower_order_final predict_x0 rescale_betas_zero_snr "
-         "set_alpha_to_one skip_prk_steps stochastic_sampling thresholding use_beta_sigmas "
-         "use_dynamic_shifting use_exponential_sigmas use_flow_sigmas use_karras_sigmas use_lu_lambdas"},
-        {OptionType::kInteger,
-         "base_image_seq_len corrector_order max_image_seq_len num_train_timesteps original_inference_steps "
-         "predictor_order solver_order steps_offset"},
-        {OptionType::kNumber,
-         "base_shift beta_end beta_start clip_sample_range dynamic_thresholding_ratio flow_shift "
-         "lambda_min_clipped max_shift rho sample_max_value shift shift_terminal sigma_data sigma_max "
-         "sigma_min timestep_scaling"},
-        {OptionType::kText,
-         "algorithm_type beta_schedule final_sigmas_type interpolation_type prediction_type sigma_schedule "
-         "solver_type time_shift_type timestep_spacing timestep_type variance_type"},
-        {OptionType::kIntegers, "disable_corrector"},
-        {OptionType::kNumbers, "trained_betas"},
-        {OptionType::kPython, "solver_p tau_func"}};
-    std::vector<OptionInfo> result;
-    for (const auto& [type, text] : texts) {
-      for (const std::string& name : words(text)) result.push_back({name, type});
-    }
-    return result;
+    std::vector<OptionInfo> infos;
+    for (const Option& option : kOptions) infos.push_back({std::string(option.name), option.type});
+    return infos;
   }();
   return all;
 }
 
-const std::vector<std::string>& options_of(const std::string& class_name) {
-  static const std::map<std::string, Names> table = make_table();
-  static const Names none;
-  const auto found = table.find(class_name);
-  return found == table.end() ? none : found->second;
+std::vector<std::string> options_of(const std::string& class_name) {
+  const auto found = std::find(kClasses.begin(), kClasses.end(), class_name);
+  Names names;
+  for (const Option& option : kOptions) {
+    if (found != kClasses.end() && (option.classes >> (found - kClasses.begin()) & 1) != 0)
+      names.emplace_back(option.name);
+  }
+  return names;
 }
 
 bool has_option(const std::string& class_name, std::string_view option) {
-  const Names& names = options_of(class_name);
+  const Names names = options_of(class_name);
   return std::find(names.begin(), names.end(), option) != names.end();
 }
 

@@ -25,7 +25,7 @@ struct OptionInfo {
 const std::vector<OptionInfo>& all_options();
 
 // The names of the options of a class; none of an unknown class.
-const std::vector<std::string>& options_of(const std::string& class_name);
+std::vector<std::string> options_of(const std::string& class_name);
 bool has_option(const std::string& class_name, std::string_view option);
 
 // Reads texts "KEY=VALUE" into an object. VALUE is JSON, or a bare word, which is a text. Throws
