@@ -86,9 +86,9 @@ nccl: setup           ## check that code for GPUs compiles (fetches 1.6 GB of NV
 	@tools/setup.sh python
 	@tools/gpu/check_nccl.sh
 
-format:               ## run clang-format on every source
+format: setup         ## run clang-format on every source
 	@tools/setup.sh lint
-	git ls-files '*.h' '*.cc' | xargs clang-format -i
+	git ls-files '*.h' '*.cc' | xargs .venv/bin/clang-format -i
 
 lint: setup           ## check with clang-format and clang-tidy (CHANGED=COMMIT: only what changed since)
 	@tools/ci/lint.sh $(if $(CHANGED),--changed $(CHANGED))
@@ -97,4 +97,4 @@ install: build        ## install the program and its models under PREFIX (/usr/l
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:                ## remove the build folders
-	rm -rf build build-asan build-tsan build-fuzz build-lint build-mutants
+	rm -rf build build-asan build-tsan build-fuzz build-mutants

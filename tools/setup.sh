@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs what the build and its tests need and the system lacks: Debian packages (only as root; otherwise it prints their
 # names), and from pip into .venv libtorch, unless TORCH_DIR names its folder, and pytest. `setup.sh python` adds the Python
-# packages that only goldens, parity and benchmarks need, `setup.sh fuzz` and `setup.sh lint` add clang's tools, `setup.sh hosts`
-# adds other launchers, `setup.sh clients` adds Node.js and from npm what the tests use a server with, `setup.sh browser` adds
-# Chromium and the same. A second run does nothing.
+# packages that only goldens, parity and benchmarks need, `setup.sh fuzz` adds clang, `setup.sh lint` clang-format and
+# clang-tidy, `setup.sh hosts` other launchers, `setup.sh clients` Node.js and from npm what the tests use a server with,
+# `setup.sh browser` the same and Chromium. A second run does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,7 +23,6 @@ case ${1:-} in
   fuzz)
     commands+=" clang++:clang"
     files="/usr/lib/llvm-14/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a:libclang-rt-14-dev" ;;
-  lint) commands+=" clang++:clang clang-format:clang-format clang-tidy:clang-tidy" ;;
   clients) commands+=" node:nodejs npm:npm curl:curl" ;;
   browser) commands+=" chromium:chromium node:nodejs npm:npm" ;;
   hosts) commands+=" ip:iproute2 unshare:util-linux mpirun.openmpi:openmpi-bin mpirun.mpich:mpich slurmctld:slurmctld slurmd:slurmd
@@ -78,6 +77,7 @@ install_listed() {
   cp "$1" ".venv/$2"
 }
 install_listed tests/cli/requirements.txt .tests
+[ "${1:-}" != lint ] || install_listed tools/ci/requirements.txt .lint
 [ "${1:-}" != python ] || install_listed tools/requirements.txt .requirements --no-compile
 case ${1:-} in
   clients | browser)

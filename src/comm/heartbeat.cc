@@ -17,7 +17,7 @@ bool take_all(int socket) {
   constexpr int kMost = 64;
   std::array<char, 16> bytes = {};
   int taken = 0;
-  while (taken<kMost&& ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT)> 0) ++taken;
+  while (taken < kMost && ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) ++taken;
   return taken > 0;
 }
 

@@ -38,7 +38,7 @@ ConstantsAreShapes::~ConstantsAreShapes() {
 }
 
 at::Tensor as_constant(at::Tensor x) {
-  return constants_are_shapes ? at::empty_like(x, x.options().device(at::kMeta)) : x;
+  return constants_are_shapes ? at::empty_like(x, x.options().device(at::kMeta)) : std::move(x);
 }
 
 bool is_for_cpu(c10::Device device) {

@@ -17,9 +17,8 @@ at::Tensor RmsNorm::operator()(const at::Tensor& x) const {
   const at::Tensor wide = x.to(at::kFloat);
   const at::Tensor scale = at::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + epsilon);
   at::Tensor out = (wide * scale).mul_(weight).to(dtype);
-  ops::record_dataflow([&] {
-    return ops::Dataflow{"rms_norm", role, {x, weight}, {out}, {{"epsilon", epsilon}}};
-  });
+  ops::record_dataflow(
+      [&] { return ops::Dataflow{"rms_norm", role, {x, weight}, {out}, {{"epsilon", epsilon}}}; });
   return out;
 }
 

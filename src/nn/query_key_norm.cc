@@ -31,9 +31,8 @@ at::Tensor AcrossHeadsNorm::operator()(const at::Tensor& x) const {
   const at::Tensor scale = at::rsqrt(squares / heads_.features() + epsilon_);
   at::Tensor out = (wide * scale).mul_(weight_).to(dtype_);
   if (groups_->size() == 1) {  // otherwise programs do not have a form for it yet
-    ops::record_dataflow([&] {
-      return ops::Dataflow{"rms_norm", "", {x, weight_}, {out}, {{"epsilon", epsilon_}}};
-    });
+    ops::record_dataflow(
+        [&] { return ops::Dataflow{"rms_norm", "", {x, weight_}, {out}, {{"epsilon", epsilon_}}}; });
   }
   return out;
 }

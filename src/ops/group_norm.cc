@@ -82,9 +82,8 @@ at::Tensor GroupNorm::moments(const at::Tensor& x, const at::Tensor& offset) con
   record_operation(x);
   if (x.is_meta()) {
     at::Tensor of_groups = at::empty({x.size(0), groups, 2}, x.options().dtype(at::kDouble));
-    record_dataflow([&] {
-      return Dataflow{"group_moments", role, {x, offset}, {of_groups}, {{"groups", groups}}};
-    });
+    record_dataflow(
+        [&] { return Dataflow{"group_moments", role, {x, offset}, {of_groups}, {{"groups", groups}}}; });
     return of_groups;
   }
   if (!x.is_cpu()) {

@@ -147,8 +147,8 @@ TEST(LocalPeersOfRanks, InheritedSocketsLeadToTheSame) {
     const Descriptor file = file_with(fmt::format("of {}", rank));
     std::map<int64_t, Descriptor> sockets;
     sockets.emplace(peer, Descriptor(socket));
-    const PeerConnections peers = greet_local_peers(
-        rank, std::move(sockets), [&](int64_t) { return file.number(); }, in_seconds(20));
+    const PeerConnections peers =
+        greet_local_peers(rank, std::move(sockets), [&](int64_t) { return file.number(); }, in_seconds(20));
     EXPECT_EQ(text_of(peers.at(peer).file), fmt::format("of {}", peer));
   };
   std::thread other([&] { greet(5, 3, pair[1]); });

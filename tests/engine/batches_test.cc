@@ -110,14 +110,8 @@ TEST(Batch, RefusesWhatOneRunCannotDoForAll) {
          s.guidance = 2;
          s.guidance_rescale = 0.5;
        }},
-      {"original_size",
-       [](Settings& s) {
-         s.request.original_size = Pair{7, 32};
-       }},
-      {"crops_coords_top_left",
-       [](Settings& s) {
-         s.request.crops_coords_top_left = Pair{0, 7};
-       }},
+      {"original_size", [](Settings& s) { s.request.original_size = Pair{7, 32}; }},
+      {"crops_coords_top_left", [](Settings& s) { s.request.crops_coords_top_left = Pair{0, 7}; }},
       {"device", [](Settings& s) { s.request.device = at::kCUDA; }},
       {"dtype", [](Settings& s) { s.request.dtype = at::kBFloat16; }},
       {"output_type", [](Settings& s) { s.request.output_type = OutputType::kLatent; }},

@@ -190,10 +190,7 @@ TEST(VideoDecodeOnRanks, ClipsTakeWhatTheClipBeforeHasLeft) {
       std::iota(all.begin(), all.end(), 0);
       const comm::Group group = world.group(all, "vae");
       comm::connect(group, at::kCPU);
-      const VideoDecodeOptions options{.convert =
-                                           [](const at::Tensor& x) {
-                                             return x.permute({0, 2, 3, 1});
-                                           },
+      const VideoDecodeOptions options{.convert = [](const at::Tensor& x) { return x.permute({0, 2, 3, 1}); },
                                        .deals_clips = true};
       for (int video = 0; video < 2; ++video) {  // each begins without a memory
         std::vector<at::Tensor> clips;

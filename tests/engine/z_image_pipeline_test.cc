@@ -83,9 +83,7 @@ TEST(ZImage, TakesLimitsOfGuidedRequestsAlone) {
     EXPECT_LE(relative_error(together[i].latents, engine.run(batch[i]).latents), 1e-5) << i;
   for (const auto& [other, name] :
        {std::pair(settings(2, 0.6, 0.2), "cfg_normalization"), {settings(2, 0.5, 0.3), "cfg_truncation"}}) {
-    EXPECT_EQ(refusal_with_code([&, &other = other] {
-                engine.run(std::vector{batch[1], other});
-              }),
+    EXPECT_EQ(refusal_with_code([&, &other = other] { engine.run(std::vector{batch[1], other}); }),
               fmt::format("2 [{}] differs between the requests of one batch", name));
   }
 }

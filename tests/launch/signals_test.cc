@@ -18,8 +18,7 @@ namespace {
 class SignalsTest : public FolderFixture {
  protected:
   // Returns how a process ends that writes a file and then gets the signal. `before` is what its caller does.
-  int end_of_writer(
-      int number, const std::function<void()>& before = [] {}) {
+  int end_of_writer(int number, const std::function<void()>& before = [] {}) {
     const pid_t process = ::fork();
     if (process == 0) {
       ::signal(number, SIG_DFL);  // whatever the caller of the tests ignores

@@ -399,9 +399,7 @@ TEST(ComparisonRefuses, SizesThatDoNotFit) {
   EXPECT_NE(with([](Sizes& sizes) { sizes.layers = 0; }).find("[layers] is missing"), std::string::npos);
   EXPECT_NE(with([](Sizes& sizes) { sizes.heads = 7; }).find("do not divide a hidden size"),
             std::string::npos);
-  EXPECT_NE(with([](Sizes& sizes) {
-              sizes.mesh = TensorMesh{2, 3};
-            }).find("2x3 is not the 8 ranks"),
+  EXPECT_NE(with([](Sizes& sizes) { sizes.mesh = TensorMesh{2, 3}; }).find("2x3 is not the 8 ranks"),
             std::string::npos);
   EXPECT_NE(with([](Sizes& sizes) { sizes.ring_degree = 3; }).find("[ring_degree] 3 does not divide"),
             std::string::npos);

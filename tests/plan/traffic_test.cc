@@ -145,8 +145,7 @@ template <typename Call>
 int64_t most_of_five(const Call& call) {
   int64_t most = 0;
   for (int64_t rank = 0; rank < 5; ++rank)
-    most = std::max(most, counted(
-                              5, [&](const comm::Group& group) { call(group, rank); }, rank));
+    most = std::max(most, counted(5, [&](const comm::Group& group) { call(group, rank); }, rank));
   return most;
 }
 
@@ -163,12 +162,12 @@ TEST(ComparisonOfUnevenTraffic, OfMethodsThatDivideTokens) {
               parallel::heads_to_tokens(activation({97, kBatch, width}), kWidth, kHeads, tokens, group);
             }),
             bytes_of("Ulysses", 5, kHeads, 97, 97));
-  EXPECT_EQ(
-      most_of_five([&](const comm::Group& group, int64_t rank) {
-        const int64_t own = tokens[static_cast<size_t>(rank)];
-        parallel::ring_pass(activation({own, kBatch, 2 * kWidth}), tokens, group, [](const at::Tensor&) {});
-      }),
-      bytes_of("Ring", 5, kHeads, 97, 97));
+  EXPECT_EQ(most_of_five([&](const comm::Group& group, int64_t rank) {
+              const int64_t own = tokens[static_cast<size_t>(rank)];
+              parallel::ring_pass(activation({own, kBatch, 2 * kWidth}), tokens, group,
+                                  [](const at::Tensor&) {});
+            }),
+            bytes_of("Ring", 5, kHeads, 97, 97));
   EXPECT_EQ(most_of_five([&](const comm::Group& group, int64_t) { gather_of(97, kWidth, group); }),
             bytes_of("KV gather", 5, kHeads, 97, 97));
 }

@@ -65,8 +65,7 @@ std::vector<Case> all_cases() {
   };
   for (const SamplerName& known : known_samplers()) {
     std::string label = "table_" + known.short_name;
-    std::replace_if(
-        label.begin(), label.end(), [](char c) { return c == '-' || c == '+'; }, '_');
+    std::replace_if(label.begin(), label.end(), [](char c) { return c == '-' || c == '+'; }, '_');
     cases.push_back({label, known.short_name, "{}"});
   }
   return cases;

@@ -262,8 +262,8 @@ TEST_F(NativeApiTest, WhyAWorldWasLostNamesNoFile) {
 TEST(RequestLogTest, ALineHasNoPathAndNoBody) {
   Metrics metrics;
   std::string line;
-  const auto log = request_log(
-      metrics, [] { return WallTime(); }, [&](std::string_view text) { line = text; });
+  const auto log =
+      request_log(metrics, [] { return WallTime(); }, [&](std::string_view text) { line = text; });
   HttpRequest request{.method = "POST",
                       .path = "/v1/jobs/SECRET",
                       .parameters = {},

@@ -126,9 +126,7 @@ TEST_F(CheckpointTest, TheMetaDeviceChecksShapesOnly) {
   EXPECT_EQ(checkpoint.bytes_used(), sizeof(float) * 2 * 4);  // the bytes that it would read
   EXPECT_EQ(checkpoint.bytes_held(), sizeof(c10::BFloat16) * 2 * 4);
   EXPECT_TRUE(checkpoint.unused().empty());
-  EXPECT_NE(refusal([&] {
-              checkpoint.load("w", {4, 8}, at::kFloat, {}, at::kMeta);
-            }).find("expected [4, 8]"),
+  EXPECT_NE(refusal([&] { checkpoint.load("w", {4, 8}, at::kFloat, {}, at::kMeta); }).find("expected [4, 8]"),
             std::string::npos);
 }
 
@@ -236,9 +234,7 @@ TEST_F(CheckpointTest, NamesWhatIsMissingOrMisshapen) {
   Checkpoint checkpoint(folder_, kTransformers);
   const Scope scope(checkpoint, {});
   EXPECT_NE(refusal([&] { scope.tensor("v", {1}); }).find("'v' is missing"), std::string::npos);
-  EXPECT_NE(refusal([&] {
-              scope.tensor("w", {3, 2});
-            }).find("shape [2, 3], expected [3, 2]"),
+  EXPECT_NE(refusal([&] { scope.tensor("w", {3, 2}); }).find("shape [2, 3], expected [3, 2]"),
             std::string::npos);
   EXPECT_NE(refusal([&] { scope.tensor("i", {2}); }).find("floating-point"), std::string::npos);
 }
@@ -272,13 +268,9 @@ TEST_F(CheckpointTest, NamesPartsOfAFile) {
   EXPECT_TRUE(at::equal(checkpoint.load("turned", {4, 6}, at::kFloat, half), all.t().narrow(0, 1, 2)));
   EXPECT_TRUE(at::equal(checkpoint.stored("turned", {4, 6}), all.t()));
   EXPECT_EQ(checkpoint.bytes_used(), (8 + 12) * sizeof(float));
-  EXPECT_NE(refusal([&] {
-              checkpoint.load("turned", {6, 4}, at::kFloat);
-            }).find("model.safetensors"),
+  EXPECT_NE(refusal([&] { checkpoint.load("turned", {6, 4}, at::kFloat); }).find("model.safetensors"),
             std::string::npos);
-  EXPECT_NE(refusal([&] {
-              checkpoint.load("all", {6, 4}, at::kFloat);
-            }).find("'all' is missing"),
+  EXPECT_NE(refusal([&] { checkpoint.load("all", {6, 4}, at::kFloat); }).find("'all' is missing"),
             std::string::npos);
 }
 

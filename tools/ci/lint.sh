@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # lint.sh [FILE... | --changed COMMIT]: checks the given files, those changed since COMMIT, or all files with clang-format, and
-# the sources (*.cc) among them with clang-tidy (tools/ci/tidy.py). It fails on any finding. clang-tidy uses a separate build folder,
-# build-lint/, in which only the precompiled header is built.
+# the sources (*.cc) among them with clang-tidy (tools/ci/tidy.py), which takes the compiler's arguments from build/. It fails
+# on any finding.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -20,7 +20,7 @@ for file in "${files[@]}"; do
   [[ $file != *.cc ]] || sources+=("$file")
 done
 
-clang-format --dry-run -Werror "${files[@]}"
+.venv/bin/clang-format --dry-run -Werror "${files[@]}"
 [ ${#sources[@]} -gt 0 ] || exit 0
-tools/build.sh lint CMakeFiles/tessera_fast.dir/cmake_pch.hxx.pch
-python3 -m tools.ci.tidy "${sources[@]}"
+tools/build.sh release build.ninja >/dev/null  # configures, if need be
+.venv/bin/python -m tools.ci.tidy "${sources[@]}"

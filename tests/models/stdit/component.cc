@@ -281,9 +281,8 @@ VideoVaeConfig video_vae_config(const Case& one) {
 
 // The frames of latents z [T, C, h, w], [F, 3, H, W], on rank 0.
 at::Tensor decoded(const Decoder& decoder, const at::Tensor& z, int64_t frames, const comm::Group& group) {
-  const engine::VideoDecodeOptions options{.convert = [](const at::Tensor& x) {
-    return x.permute({0, 2, 3, 1});
-  }};
+  const engine::VideoDecodeOptions options{
+      .convert = [](const at::Tensor& x) { return x.permute({0, 2, 3, 1}); }};
   std::vector<at::Tensor> clips;
   engine::decode_video(decoder, z, frames, group, options, [&](const at::Tensor& x) { clips.push_back(x); });
   return clips.empty() ? at::Tensor() : at::concat(clips).permute({0, 3, 1, 2});

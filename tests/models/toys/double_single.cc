@@ -48,7 +48,7 @@ struct SingleBlock {
         norm_q(scope / "norm_q", kDepth, 1e-6),
         norm_k(scope / "norm_k", kDepth, 1e-6) {}
 
-  static constexpr nn::Split kQueries{kKeyHeads, kHeads / kKeyHeads*kDepth}, kKeys{kKeyHeads, kDepth};
+  static constexpr nn::Split kQueries{kKeyHeads, kHeads / kKeyHeads* kDepth}, kKeys{kKeyHeads, kDepth};
   Modulation modulation;
   nn::ColumnParallel in;
   nn::RowParallel out;
