@@ -74,7 +74,8 @@ TEST(RankShares, AddsTheSharesOfRanksWithTheSameCoordinate) {
   EXPECT_EQ(shares_of(kAllAxes), options.rank_shares);
   EXPECT_EQ(shares_of(kData), (std::vector<double>{15}));
   options.rank_shares = {7, 7, 7, 7};
-  EXPECT_TRUE(resolve_layout(options, kSharedPixArt, std::nullopt).rank_shares.empty()) << "equal ones are none";
+  EXPECT_TRUE(resolve_layout(options, kSharedPixArt, std::nullopt).rank_shares.empty())
+      << "equal ones are none";
   EXPECT_TRUE(shares_of(kSequenceAxes).empty());
 }
 

@@ -24,36 +24,29 @@ using Kind = ControlMessage::Kind;
 
 // A front on a thread, and its supervisor, which is the test.
 class FrontTest : public ::testing::Test {
-protected:
+ protected:
   void begin() {
     auto [mine, its] = FrameSocket::make_pair();
     control_.emplace(std::move(mine));
-    FrontOptions options{.serve = {},
-                         .listeners = {listen_on("unix:" + path())},
-                         .control = its.release()};
+    FrontOptions options{.serve = {}, .listeners = {listen_on("unix:" + path())}, .control = its.release()};
     options.serve.model = golden_folder("tiny-pixart");
     options.serve.folder = (folder_.path() / "state").string();
-    exit_code_ = std::async(std::launch::async,
-                            [options] { return run_front(options); });
+    exit_code_ = std::async(std::launch::async, [options] { return run_front(options); });
     const auto message = control_->read(std::chrono::seconds(60));
     ASSERT_TRUE(message);
     EXPECT_EQ(message->kind, Kind::kServing);
   }
   std::string path() const { return (folder_.path() / "socket").string(); }
   // The head and the body of an answer.
-  std::string get(const std::string &target) {
+  std::string get(const std::string& target) {
     const Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path, path().data(), path().size());
-    if (::connect(socket.number(), reinterpret_cast<const sockaddr *>(&address),
-                  sizeof address) != 0)
+    if (::connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
       return "";
-    const std::string text =
-        "GET " + target +
-        " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    if (::send(socket.number(), text.data(), text.size(), MSG_NOSIGNAL) < 0)
-      return "";
+    const std::string text = "GET " + target + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    if (::send(socket.number(), text.data(), text.size(), MSG_NOSIGNAL) < 0) return "";
     std::string answer;
     char bytes[4096];
     ssize_t got = 0;
@@ -61,10 +54,9 @@ protected:
       answer.append(bytes, static_cast<size_t>(got));
     return answer;
   }
-  bool becomes(const std::string &target, const std::string &text) {
+  bool becomes(const std::string& target, const std::string& text) {
     for (int i = 0; i < 500; ++i) {
-      if (get(target).find(text) != std::string::npos)
-        return true;
+      if (get(target).find(text) != std::string::npos) return true;
       std::this_thread::sleep_for(milliseconds(10));
     }
     return false;
@@ -92,9 +84,8 @@ TEST_F(FrontTest, ServesWithTheWorldsThatItIsGivenUntilItIsDrained) {
     EXPECT_TRUE(becomes("/ready", "HTTP/1.1 200"));
     EXPECT_TRUE(becomes("/v1/status", R"("ranks":2)"));
   }
-  EXPECT_TRUE(becomes("/ready", "HTTP/1.1 503")); // it is gone
-  EXPECT_TRUE(get("/v1/fields").find("num_inference_steps") !=
-              std::string::npos);
+  EXPECT_TRUE(becomes("/ready", "HTTP/1.1 503"));  // it is gone
+  EXPECT_TRUE(get("/v1/fields").find("num_inference_steps") != std::string::npos);
   EXPECT_TRUE(get("/v1/models").starts_with("HTTP/1.1 200"));
   EXPECT_TRUE(get("/sdapi/v1/options").starts_with("HTTP/1.1 200"));
   ControlMessage drain{.kind = Kind::kDrain};
@@ -119,5 +110,5 @@ TEST_F(FrontTest, AnswersToNamesOfThisHostAlone) {
   exit_code_.get();
 }
 
-} // namespace
-} // namespace tessera::serve
+}  // namespace
+}  // namespace tessera::serve
