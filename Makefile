@@ -14,7 +14,6 @@ demo: build           ## set up, build, and generate the first image, on two ran
 	$(BUILD)/tessera generate "a red circle above a blue square on a white background" --use-cfg-parallel --seed 1 -o out.png
 
 test: setup           ## set up, build, and run every test (a few minutes)
-	@tools/setup.sh clients
 	@tools/build.sh release all
 	@python3 -m tools.ci.check_layers
 	@python3 tests/tools/check_layers_test.py --quiet

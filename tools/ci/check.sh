@@ -29,6 +29,7 @@ lint_changed() {
 stage python3 -m tools.ci.check_layers
 stage python3 -m tools.ci.mutants --check
 stage make setup
+stage tools/setup.sh clients  # without them their tests are skipped
 # What only later stages need is installed beside the tests, which leave the processor idle while ranks wait. If that
 # fails, these stages install it again and say why.
 { tools/setup.sh python && tools/setup.sh lint; } >/dev/null 2>&1 &
