@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <system_error>
 
 #include "core/error.h"
@@ -34,6 +35,21 @@ Encoder::Made made_by(const Work& work) {
   } catch (const std::exception& error) {
     return std::string(error.what());
   }
+}
+
+// Makes the bytes of a file, or a part of them.
+template <typename Make>
+Encoder::File timed(const Make& make) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::shared_ptr<const std::string> bytes = make();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  return {.bytes = std::move(bytes), .seconds = seconds.count()};
+}
+
+Encoder::File encode_picture(const std::string& suffix, const Image& image, const ImageText& text) {
+  return timed([&] {
+    return std::make_shared<const std::string>(media::encode_image("result" + suffix, image, text));
+  });
 }
 
 }  // namespace
@@ -96,8 +112,7 @@ void Encoder::encode(Picture picture, Image image, Done done) {
   run([this, picture = std::move(picture), image = std::move(image), done = std::move(done)] {
     Made made = made_by([&] {
       const engine::Settings settings = engine::resolve(picture.request, base_.model);
-      const ImageText text = text_of(base_, settings, picture.index);
-      return std::make_shared<const std::string>(media::encode_image("result" + picture.suffix, image, text));
+      return encode_picture(picture.suffix, image, text_of(base_, settings, picture.index));
     });
     post_([done, made = std::move(made)] { done(made); });
   });
@@ -106,8 +121,10 @@ void Encoder::encode(Picture picture, Image image, Done done) {
 void Encoder::preview(Image image, Done done) {
   run([this, image = std::move(image), done = std::move(done)] {
     Made made = made_by([&] {
-      return std::make_shared<const std::string>(
-          media::codecs().encode_image(media::ImageFormat::kJpeg, "preview", image));
+      return timed([&] {
+        return std::make_shared<const std::string>(
+            media::codecs().encode_image(media::ImageFormat::kJpeg, "preview", image));
+      });
     });
     post_([done, made = std::move(made)] { done(made); });
   });
@@ -116,40 +133,44 @@ void Encoder::preview(Image image, Done done) {
 void Encoder::add_frames(Picture picture, VideoFrames frames, Done done) {
   run([this, picture = std::move(picture), frames = std::move(frames), done = std::move(done)] {
     Made made = made_by([&] { return add(picture, frames); });
-    const auto* whole = std::get_if<std::shared_ptr<const std::string>>(&made);
-    if (whole != nullptr && *whole == nullptr) return;
+    if (const auto* file = std::get_if<File>(&made); file != nullptr && file->bytes == nullptr) return;
     videos_.erase({picture.job, picture.index});
     post_([done, made = std::move(made)] { done(made); });
   });
 }
 
-// Returns the file when the video is whole, else nullptr.
-std::shared_ptr<const std::string> Encoder::add(const Picture& picture, const VideoFrames& frames) {
+// Returns the file when the video is whole, else one without bytes.
+Encoder::File Encoder::add(const Picture& picture, const VideoFrames& frames) {
   if (frames.total == 1 && media::is_image_path("result" + picture.suffix)) {
     const Image image{.height = frames.height,
                       .width = frames.width,
                       .pixels = {frames.pixels.begin(), frames.pixels.end()}};
     const ImageText text = text_of(base_, engine::resolve(picture.request, base_.model), picture.index);
-    return std::make_shared<const std::string>(media::encode_image("result" + picture.suffix, image, text));
+    return encode_picture(picture.suffix, image, text);
   }
   Video& video = videos_[{picture.job, picture.index}];
   if (frames.first == 0) {  // of a run that has begun anew, too
     video.writer.reset();
+    video.seconds = 0;
     video.path = folder_ / fmt::format("{}.{}{}", picture.job, picture.index, picture.suffix);
     const engine::Settings settings = engine::resolve(picture.request, base_.model);
     video.writer.emplace(video.path, job::video_format(settings, text_of(base_, settings, picture.index)));
   }
   if (!video.writer) input_error("video", "its beginning is missing");
-  const auto* pixels = reinterpret_cast<const uint8_t*>(frames.pixels.data());
-  const auto size = static_cast<size_t>(frames.height * frames.width * 3);
-  for (int64_t i = 0; i < frames.count; ++i)
-    video.writer->write({pixels + static_cast<size_t>(i) * size, size});
-  if (frames.first + frames.count < frames.total) return nullptr;
-  video.writer->commit();
-  auto bytes = std::make_shared<const std::string>(read_file(video.path, kMostVideoBytes));
+  File file = timed([&]() -> std::shared_ptr<const std::string> {
+    const auto* pixels = reinterpret_cast<const uint8_t*>(frames.pixels.data());
+    const auto size = static_cast<size_t>(frames.height * frames.width * 3);
+    for (int64_t i = 0; i < frames.count; ++i)
+      video.writer->write({pixels + static_cast<size_t>(i) * size, size});
+    if (frames.first + frames.count < frames.total) return nullptr;
+    video.writer->commit();
+    return std::make_shared<const std::string>(read_file(video.path, kMostVideoBytes));
+  });
+  file.seconds = video.seconds += file.seconds;
+  if (file.bytes == nullptr) return file;
   std::error_code ignored;
   fs::remove(video.path, ignored);
-  return bytes;
+  return file;
 }
 
 void Encoder::forget(const std::string& job) {

@@ -43,8 +43,12 @@ class Encoder {
     int64_t index = 0;        // among the pictures of the job
     std::string suffix = {};
   };
-  // A file's bytes, or what is wrong.
-  using Made = std::variant<std::shared_ptr<const std::string>, std::string>;
+  struct File {
+    std::shared_ptr<const std::string> bytes;
+    double seconds = 0;  // that it took to make it
+  };
+  // A file, or what is wrong.
+  using Made = std::variant<File, std::string>;
   using Done = std::function<void(Made)>;
   // The bytes are those of the file that `tessera generate` writes.
   void encode(Picture picture, Image image, Done done);
@@ -64,9 +68,10 @@ class Encoder {
   struct Video {
     std::filesystem::path path;
     std::optional<media::VideoWriter> writer;
+    double seconds = 0;  // that it has taken so far
   };
   void work();
-  std::shared_ptr<const std::string> add(const Picture& picture, const VideoFrames& frames);
+  File add(const Picture& picture, const VideoFrames& frames);
 
   const job::Job base_;
   const std::filesystem::path folder_;

@@ -59,6 +59,7 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
 
+  // Without its headers and its body once a stream has begun.
   virtual const HttpRequest& request() const = 0;
   // Call it once, or begin_events(). Does nothing where the client is gone.
   virtual void respond(HttpResponse response) = 0;

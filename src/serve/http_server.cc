@@ -14,6 +14,8 @@
 
 namespace tessera::serve {
 
+constexpr size_t kMostPings = 50;  // in one turn
+
 class HttpServer::Impl : public Shared {
  public:
   Impl(std::vector<int> listeners, std::vector<Route> routes, Options options)
@@ -44,12 +46,14 @@ class HttpServer::Impl : public Shared {
   void accept(Listener& listener);
   void accept_again();
   void ping_later();
+  void ping_some();
   void wait_to_read(const std::shared_ptr<Watched>& watched);
 
   std::map<int, std::shared_ptr<Watched>> watched_;
   std::deque<Listener> listeners_;
   std::vector<Listener*> paused_;  // those that wait until there is room for a connection
   net::steady_timer ping_timer_;
+  std::vector<Connection*> to_ping_;  // some of them may be gone
 };
 
 HttpServer::Impl::~Impl() {
@@ -137,11 +141,20 @@ void HttpServer::Impl::ping_later() {
   ping_timer_.expires_after(duration_of(options.limits.ping_time));
   ping_timer_.async_wait([this](const ErrorCode& code) {
     if (code) return;
-    for (Connection* const stream : std::vector(streams.begin(), streams.end())) {
-      if (streams.contains(stream)) stream->ping();
-    }
+    to_ping_.assign(streams.begin(), streams.end());
+    ping_some();
     ping_later();
   });
+}
+
+// Thousands of pings take as many calls of the system, and others have their turn between them.
+void HttpServer::Impl::ping_some() {
+  for (size_t i = 0; i < kMostPings && !to_ping_.empty(); ++i) {
+    Connection* const stream = to_ping_.back();
+    to_ping_.pop_back();
+    if (streams.contains(stream)) stream->ping();
+  }
+  if (!to_ping_.empty()) net::post(context, [this] { ping_some(); });
 }
 
 HttpServer::HttpServer(std::vector<int> listeners, std::vector<Route> routes, Options options)

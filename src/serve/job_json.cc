@@ -83,6 +83,11 @@ double seconds_since_1970(WallTime time) {
   return static_cast<double>(time.time_since_epoch().count()) / 1000;
 }
 
+OrderedJson seconds_json(const engine::Seconds& seconds) {
+  return {{"load", seconds.load},     {"encode", seconds.encode}, {"denoise", seconds.denoise},
+          {"decode", seconds.decode}, {"write", seconds.write},   {"total", seconds.total}};
+}
+
 std::string job_url(const std::string& id) {
   return "/v1/jobs/" + id;
 }
@@ -99,6 +104,7 @@ OrderedJson job_json(const JobView& view) {
                       {"started", time_json(view.started)},
                       {"ended", time_json(view.ended)},
                       {"expires", time_json(view.expires)}};
+  json["seconds"] = view.seconds ? seconds_json(*view.seconds) : OrderedJson();
   json["place"] = nullptr;
   if (view.outlook)
     json["place"] = {{"jobs_ahead", view.outlook->jobs_ahead},

@@ -10,6 +10,8 @@
 namespace tessera::serve {
 
 OrderedJson job_json(const JobView& view);
+// With the names of the report of `tessera generate`.
+OrderedJson seconds_json(const engine::Seconds& seconds);
 std::string job_url(const std::string& id);
 std::string result_url(const std::string& id, int64_t index);
 

@@ -14,6 +14,7 @@
 
 #include "engine/model.h"
 #include "engine/request.h"
+#include "engine/result.h"
 #include "serve/job.h"
 #include "serve/job_id.h"
 #include "serve/journal.h"
@@ -71,7 +72,9 @@ struct JobView {
   // When it has succeeded. They have no path if they are not stored.
   std::vector<StoredResult> results = {};
   std::vector<uint64_t> seeds = {};  // of each result; the pictures of one request share its seed
-  bool has_preview = false;          // JobService::preview() has one
+  // Of its run, which other jobs may have shared; `write` is the making of its files. `total` is both.
+  std::optional<engine::Seconds> seconds = {};
+  bool has_preview = false;  // JobService::preview() has one
 };
 
 // Why a request did not become a job.

@@ -22,14 +22,15 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kApplication = 0x54535352;  // so that other databases are recognised
-constexpr int64_t kVersion = 1;               // of the tables
+constexpr int64_t kVersion = 2;               // of the tables
 
 // `place` is the order in which jobs were accepted, and results stored.
 constexpr const char* kTables = R"(
   CREATE TABLE jobs(place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL,
                     family TEXT NOT NULL, request TEXT NOT NULL, state INTEGER NOT NULL, attempts INTEGER NOT NULL,
                     accepted INTEGER NOT NULL, deadline INTEGER, started INTEGER, ended INTEGER, error TEXT NOT NULL,
-                    saved_file TEXT, saved_step INTEGER NOT NULL, idempotency_key TEXT, body_hash TEXT NOT NULL);
+                    saved_file TEXT, saved_step INTEGER NOT NULL, idempotency_key TEXT, body_hash TEXT NOT NULL,
+                    seconds TEXT NOT NULL DEFAULT '');
   CREATE UNIQUE INDEX keys ON jobs(owner, idempotency_key) WHERE idempotency_key IS NOT NULL;
   CREATE INDEX unfinished ON jobs(place) WHERE ended IS NULL;
   CREATE INDEX ends ON jobs(ended) WHERE ended IS NOT NULL;
@@ -43,7 +44,10 @@ constexpr const char* kTables = R"(
 constexpr const char* kJobColumns =
     "id, owner, family, request, deadline, idempotency_key, body_hash, state, attempts, accepted, ended, "
     "error, "
-    "saved_file, saved_step, started";
+    "saved_file, saved_step, started, seconds";
+// What each version has more than the one before, from the second on.
+constexpr std::array<const char*, kVersion - 1> kAdditions = {
+    "ALTER TABLE jobs ADD COLUMN seconds TEXT NOT NULL DEFAULT ''"};
 
 int64_t milliseconds(WallTime time) {
   return time.time_since_epoch().count();
@@ -129,9 +133,14 @@ void Journal::create_tables() {
   } else if (database_.integer("PRAGMA application_id") != kApplication) {
     input_error(where, "is the database of another program; name another folder");
   }
-  if (const int64_t version = database_.integer("PRAGMA user_version"); version > kVersion) {
+  const int64_t version = database_.integer("PRAGMA user_version");
+  if (version > kVersion) {
     input_error(where, "was written by a newer version of tessera (tables of version {}, this one knows {})",
                 version, kVersion);
+  }
+  for (int64_t next = version + 1; next <= kVersion; ++next) {
+    database_.run(kAdditions.at(static_cast<size_t>(next - 2)));
+    database_.run(fmt::format("PRAGMA user_version = {}", next));
   }
   transaction.commit();
 }
@@ -250,7 +259,7 @@ void Journal::save_step(std::span<const std::string> ids, int64_t step, std::spa
 }
 
 void Journal::succeed(const std::string& id, std::span<const NewResult> results, WallTime now,
-                      std::optional<WallTime> started) {
+                      std::optional<WallTime> started, std::string_view seconds) {
   TESSERA_CHECK(is_job_id(id), "a job's id is '{}'", id);
   uint64_t bytes = 0;
   for (const NewResult& result : results) bytes += result.bytes.size();
@@ -273,10 +282,10 @@ void Journal::succeed(const std::string& id, std::span<const NewResult> results,
   }
   flush_folder(results_folder_);
   Statement end(database_,
-                "UPDATE jobs SET state = ?, ended = ?, started = ?, saved_file = NULL, saved_step = 0 WHERE "
-                "id = ?");
+                "UPDATE jobs SET state = ?, ended = ?, started = ?, seconds = ?, saved_file = NULL, "
+                "saved_step = 0 WHERE id = ?");
   end.bind(0, static_cast<int64_t>(JobState::kSucceeded)).bind(1, milliseconds(now));
-  bind_time(end, 2, started).bind(3, id).run();
+  bind_time(end, 2, started).bind(3, seconds).bind(4, id).run();
   transaction.commit();
   files.keep();
   result_bytes_ += bytes;
@@ -345,6 +354,7 @@ std::vector<JournalJob> Journal::read(Statement& statement) {
     if (!statement.is_null(12)) job.saved_file = saved_folder_ / statement.text(12);
     job.saved_step = statement.integer(13);
     if (!statement.is_null(14)) job.started = wall_time(statement.integer(14));
+    job.seconds = statement.text(15);
     jobs.push_back(std::move(job));
   }
   return jobs;

@@ -52,7 +52,8 @@ struct JournalJob {
   int attempts = 0;  // lost worlds, as the scheduler counts them
   WallTime accepted{};
   std::optional<WallTime> started{}, ended{};
-  std::string error{};  // of a job that has failed, as record() got it
+  std::string error{};    // of a job that has failed, as record() got it
+  std::string seconds{};  // of one that has succeeded, as succeed() got them
   // Where its run was saved: a file that other jobs have in common with it if they shared the run, and the
   // step that comes next. Empty if it was not saved.
   std::filesystem::path saved_file{};
@@ -114,9 +115,10 @@ class Journal {
   // removed.
   void record(std::span<const Change> changes, WallTime now);
   // A job has succeeded with these results. Where they exceed the cap with those that are there, the oldest
-  // ones are removed first. Throws Error(kUsage) if they exceed it alone.
+  // ones are removed first. Throws Error(kUsage) if they exceed it alone. `seconds` is a text about how long
+  // it took.
   void succeed(const std::string& id, std::span<const NewResult> results, WallTime now,
-               std::optional<WallTime> started = {});
+               std::optional<WallTime> started = {}, std::string_view seconds = {});
   // The run that these jobs share stands at a step; `run` is whatever the caller can take it up from. It
   // takes the place of what was saved of them before.
   void save_step(std::span<const std::string> ids, int64_t step, std::span<const std::byte> run);

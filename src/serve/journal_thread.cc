@@ -117,14 +117,14 @@ void JournalThread::record(Journal::Change change) {
 }
 
 void JournalThread::succeed(const std::string& id, std::vector<File> files, std::optional<WallTime> started,
-                            Stored done) {
+                            const std::string& seconds, Stored done) {
   add([=, this, files = std::move(files), done = std::move(done)](Journal& journal) {
     std::vector<NewResult> results;
     for (const File& each : files)
       results.push_back({.content_type = each.content_type, .bytes = as_bytes(*each.bytes)});
     std::variant<std::vector<StoredResult>, std::string> answer;
     const auto failure = failure_in([&] {
-      journal.succeed(id, results, wall_clock_(), started);
+      journal.succeed(id, results, wall_clock_(), started, seconds);
       answer = journal.results(id);
     });
     if (failure) answer = *failure;

@@ -43,7 +43,8 @@ class JournalThread {
     std::shared_ptr<const std::string> bytes;
   };
   using Stored = std::function<void(std::variant<std::vector<StoredResult>, std::string>)>;
-  void succeed(const std::string& id, std::vector<File> files, std::optional<WallTime> started, Stored done);
+  void succeed(const std::string& id, std::vector<File> files, std::optional<WallTime> started,
+               const std::string& seconds, Stored done);
   // Of `head` and what follows it.
   void save_step(std::vector<std::string> ids, int64_t step, std::string head,
                  std::shared_ptr<const std::string> run);

@@ -6,6 +6,7 @@
 
 #include "core/text.h"
 #include "serve/awaited_job.h"
+#include "serve/job_json.h"
 #include "serve/openai_image_request.h"
 
 namespace tessera::serve {
@@ -13,6 +14,15 @@ namespace {
 
 constexpr FieldName kImageNames[] = {
     {"width", "size"}, {"height", "size"}, {"num_images_per_prompt", "n"}, {"format", "output_format"}};
+
+// The header's parts are in milliseconds.
+std::string server_timing(const engine::Seconds& seconds) {
+  const OrderedJson parts = seconds_json(seconds);
+  std::string text;
+  for (const auto& [name, value] : parts.items())
+    text += fmt::format("{}{};dur={:.3f}", text.empty() ? "" : ", ", name, value.get<double>() * 1e3);
+  return text;
+}
 
 // A client that waits for pictures.
 class ImageAnswer : public std::enable_shared_from_this<ImageAnswer> {
@@ -86,7 +96,10 @@ class ImageAnswer : public std::enable_shared_from_this<ImageAnswer> {
     if (call_.with_bytes && !are_whole(all)) return fail(lost());
     const std::string url =
         fmt::format("{}/v1/images/{}/content", base_url(exchange_->request()), job_->view().id);
-    exchange_->respond(json_response(image_answer(call_, job_->view(), all, url)));
+    HttpResponse response = json_response(image_answer(call_, job_->view(), all, url));
+    if (job_->view().seconds)
+      response.headers.emplace_back("Server-Timing", server_timing(*job_->view().seconds));
+    exchange_->respond(std::move(response));
   }
   // An event for each picture, when all are there, since the seeds are known then.
   void complete() {

@@ -24,6 +24,7 @@ struct Service::LiveJob {
   bool is_told = false;                  // its client knows of it
   // A file for each picture that is done.
   std::map<int64_t, JournalThread::File> files = {};
+  double writing = 0;       // seconds that the files took
   bool is_storing = false;  // the journal writes the results
   std::shared_ptr<const std::string> preview = {};
   Seconds preview_wanted{-kNever};  // until when, by somebody who does not follow

@@ -15,11 +15,11 @@ void Service::previewed(const Run& run, WorldEvent event) {
   metrics_->previews.add();
   encoder_->preview(std::move(event.image), [this, picture = *picture](const Encoder::Made& made) {
     const auto& [job, index] = picture;
-    const auto* bytes = std::get_if<std::shared_ptr<const std::string>>(&made);
-    if (job->has_ended() || bytes == nullptr) return;
-    job->preview = *bytes;
+    const auto* file = std::get_if<Encoder::File>(&made);
+    if (job->has_ended() || file == nullptr) return;
+    job->preview = file->bytes;
     job->view.has_preview = true;
-    tell(job, JobUpdate::Kind::kPreview, index, *bytes, "image/jpeg");
+    tell(job, JobUpdate::Kind::kPreview, index, file->bytes, "image/jpeg");
   });
 }
 
@@ -54,7 +54,8 @@ void Service::made(const JobPtr& job, int64_t index, const Encoder::Made& made) 
     cancel_job(job, error);
     return;
   }
-  const auto& bytes = std::get<std::shared_ptr<const std::string>>(made);
+  const auto& [bytes, seconds] = std::get<Encoder::File>(made);
+  job->writing += seconds;
   const std::string type(content_type_of(job->view.request.suffix));
   job->files[index] = {.content_type = type, .bytes = bytes};
   tell(job, JobUpdate::Kind::kResult, index, bytes, type);
@@ -66,6 +67,10 @@ void Service::finish(const JobPtr& job) {
   if (std::ssize(job->files) < job->view.pictures || job->is_storing) return;
   std::vector<JournalThread::File> files;
   for (const auto& [index, file] : job->files) files.push_back(file);
+  if (std::optional<engine::Seconds>& seconds = job->view.seconds) {
+    seconds->write = job->writing;
+    seconds->total += job->writing;
+  }
   if (!job->view.request.is_stored) {
     for (const JournalThread::File& file : files)
       job->view.results.push_back(
@@ -75,7 +80,7 @@ void Service::finish(const JobPtr& job) {
   }
   job->is_storing = true;
   journal_->succeed(
-      job->id(), std::move(files), job->view.started,
+      job->id(), std::move(files), job->view.started, write_stored_seconds(job->view),
       [this, job](std::variant<std::vector<StoredResult>, std::string> answer) {
         scheduler_.finished(job->id());
         if (auto* results = std::get_if<std::vector<StoredResult>>(&answer)) {

@@ -1,5 +1,6 @@
 // Steps of runs, how long they take, and how runs end.
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -90,7 +91,9 @@ void Service::save_if_due(RunId id, Run& run) {
   send(world->second, plain_order(WorldOrder::Kind::kSave, id));
 }
 
-void Service::run_ended(RunId id) {
+void Service::run_ended(RunId id, engine::Seconds seconds) {
+  // What rank 0 took to hand the pictures over, in place of writing files.
+  seconds.total -= std::exchange(seconds.write, 0);
   Run run = std::move(runs_.at(id));
   runs_.erase(id);
   const Seconds rest = now() - run.began - run.denoised;
@@ -107,6 +110,7 @@ void Service::run_ended(RunId id) {
     job->run.reset();
     job->view.state = JobState::kEncoding;
     job->view.step = job->view.steps;
+    job->view.seconds = seconds;
     tell(job, JobUpdate::Kind::kState);
     if (!job->has_ended()) finish(job);
   }

@@ -79,7 +79,7 @@ void Service::handle(WorldId id, WorldEvent event) {
     case Kind::kFrames:
       return pictured(run, std::move(event));
     case Kind::kEnded:
-      return run_ended(event.run);
+      return run_ended(event.run, event.seconds);
     case Kind::kFailed:
       return run_failed(event.run, event);
     default:

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "serve/job_json.h"
 
 namespace tessera::serve {
 namespace {
@@ -24,6 +25,19 @@ JobError read_job_error(const std::string& text) {
     return JobError{.code = json.at("code").get<std::string>(),
                     .message = json.at("message").get<std::string>(),
                     .status = json.at("status").get<int>()};
+  });
+}
+
+std::optional<engine::Seconds> read_stored_seconds(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  return read_stored("seconds of a job", text, [](const Json& json) {
+    const auto part = [&](const char* name) { return json.at(name).get<double>(); };
+    return engine::Seconds{.load = part("load"),
+                           .encode = part("encode"),
+                           .denoise = part("denoise"),
+                           .decode = part("decode"),
+                           .write = part("write"),
+                           .total = part("total")};
   });
 }
 
@@ -71,6 +85,7 @@ JobView view_of(const JournalJob& job, const std::vector<StoredResult>& results)
   view.started = job.started;
   view.ended = job.ended;
   view.results = results;
+  view.seconds = read_stored_seconds(job.seconds);
   if (!results.empty()) view.expires = results.front().expires;
   if (has_ended(job.state) && job.state != JobState::kSucceeded) view.error = read_job_error(job.error);
   if (job.state == JobState::kSucceeded) view.step = view.steps;
@@ -80,6 +95,10 @@ JobView view_of(const JournalJob& job, const std::vector<StoredResult>& results)
 std::string write_job_error(const JobError& error) {
   return Json{{"code", error.code}, {"message", error.message}, {"status", error.status}}.dump(
       -1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string write_stored_seconds(const JobView& view) {
+  return view.seconds ? seconds_json(*view.seconds).dump() : "";
 }
 
 std::string write_saved_head(const std::vector<SavedRunFile::Slot>& slots,

@@ -18,6 +18,8 @@ JobView read_stored_job(const std::string& text);
 JobView view_of(const JournalJob& job, const std::vector<StoredResult>& results);
 
 std::string write_job_error(const JobError& error);
+// JobView::seconds; empty if there are none.
+std::string write_stored_seconds(const JobView& view);
 
 // A run that was saved, as it stands on the disk: who takes part, then the bytes that a world takes.
 struct SavedRunFile {

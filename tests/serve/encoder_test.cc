@@ -82,9 +82,9 @@ class EncoderTest : public FolderFixture {
     return std::exchange(made_, {});
   }
   static std::string file_of(const Encoder::Made& made) {
-    const auto* file = std::get_if<std::shared_ptr<const std::string>>(&made);
+    const auto* file = std::get_if<Encoder::File>(&made);
     if (file == nullptr) ADD_FAILURE() << std::get<std::string>(made);
-    return file == nullptr ? "" : **file;
+    return file == nullptr ? "" : *file->bytes;
   }
   // As `tessera generate` writes it, all frames at once.
   std::string written(const Encoder::Picture& picture) const {

@@ -85,6 +85,7 @@ class FakeJobs final : public JobService {
           {folder.empty() ? folder : folder / std::to_string(i), "image/png", files[i].size(), {}});
       view.seeds.push_back(*view.request.request.seed);
     }
+    view.seconds = {.load = 0, .encode = 0.5, .denoise = 1, .decode = 0.25, .write = 0.0125, .total = 2};
     end(index, JobState::kSucceeded, std::nullopt);
   }
   void end(size_t index, JobState state, std::optional<JobError> error) {

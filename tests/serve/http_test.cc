@@ -8,9 +8,12 @@
 
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <future>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "core/error.h"
 #include "core/system_call.h"
@@ -304,6 +307,8 @@ TEST_F(HttpTest, StreamsEventsAndGoesOnWithTheConnection) {
   EXPECT_TRUE(has(one.read_until("\r\n\r\n"), "Content-Type: text/event-stream"));
   EXPECT_EQ(one.read_until("\n\n\r\n"), "24\r\nid: 7\nevent: first\ndata: a\ndata: b\n\n\r\n");
   on_server([this] {
+    EXPECT_EQ(waiting_->request().path, "/events");
+    EXPECT_TRUE(waiting_->request().headers.empty());  // which thousands of streams need not keep
     waiting_->send({.data = "c"});
     waiting_.reset();  // the last copy: the stream ends
   });
@@ -330,6 +335,22 @@ TEST_F(HttpTest, KeepsQuietStreamsAlive) {
   one.get("/events");
   one.read_until("b\n\n\r\n");
   EXPECT_EQ(one.read_until("\n\n\r\n"), "4\r\n: \n\n\r\n");
+}
+
+TEST_F(HttpTest, KeepsManyQuietStreamsAlive) {
+  HttpServer::Options options;
+  options.limits.ping_time = HttpLimits::Seconds(0.05);
+  start(options);
+  std::deque<Client> clients;
+  std::vector<std::shared_ptr<Exchange>> streams;
+  for (int i = 0; i < 120; ++i) {
+    Client& one = clients.emplace_back(client());
+    one.get("/events");
+    one.read_until("b\n\n\r\n");
+    on_server([&] { streams.push_back(std::move(waiting_)); });
+  }
+  for (Client& one : clients) EXPECT_EQ(one.read_until("\n\n\r\n"), "4\r\n: \n\n\r\n");
+  on_server([&] { streams.clear(); });
 }
 
 TEST_F(HttpTest, NoticesThatAClientGoes) {

@@ -77,9 +77,9 @@ TEST_F(JournalTest, NamesWhatIsNoJournal) {
   fs::remove(database());
   open();
   journal_.reset();
-  Database(database()).run("PRAGMA user_version = 2");
+  Database(database()).run("PRAGMA user_version = 3");
   EXPECT_EQ(failure(ErrorKind::kInput),
-            at_database("was written by a newer version of tessera (tables of version 2, this one knows 1)"));
+            at_database("was written by a newer version of tessera (tables of version 3, this one knows 2)"));
   fs::remove(database());
   fs::create_directory(database());
   EXPECT_NE(failure(ErrorKind::kUsage), "opened");

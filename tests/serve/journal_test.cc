@@ -111,6 +111,20 @@ TEST_F(JournalTest, AKeyAttachesTheSameBody) {
   EXPECT_EQ(journal_->unfinished().size(), 5U);
 }
 
+TEST_F(JournalTest, AddsToTheTablesOfTheVersionBefore) {
+  accept({submission(1), submission(2)});
+  succeed(2, "picture");
+  journal_.reset();
+  Database(database()).run("ALTER TABLE jobs DROP COLUMN seconds; PRAGMA user_version = 1");
+  open();
+  EXPECT_EQ(journal_->find(id_of(2))->seconds, "");
+  const std::string picture = "picture";
+  journal_->succeed(id_of(1), std::array{NewResult{"image/png", bytes_of(picture)}}, kNow, {}, "{}");
+  open();
+  EXPECT_EQ(journal_->find(id_of(1))->seconds, "{}");
+  EXPECT_EQ(journal_->find(id_of(2))->state, JobState::kSucceeded);
+}
+
 TEST_F(JournalTest, KeepsResultsForTheirTime) {
   accept({submission(1), submission(2)});
   const std::string picture = "picture", other = "another";

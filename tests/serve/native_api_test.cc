@@ -95,6 +95,8 @@ TEST_F(NativeApiTest, AJobIsSentFollowedFetchedAndRemoved) {
   const Json job = call("GET", url)->json();
   EXPECT_EQ(job.at("state"), "succeeded");
   EXPECT_EQ(job.at("place"), nullptr);
+  EXPECT_EQ(job.at("seconds").at("denoise"), 30);
+  EXPECT_EQ(sent->json().at("seconds"), nullptr);
   const Json result = job.at("results").at(0);
   EXPECT_EQ(result.at("url"), url + "/results/0");
   EXPECT_EQ(result.at("width"), 32);

@@ -56,6 +56,9 @@ TEST_F(OpenAiImages, AnswerHasTheFileAndItsAddress) {
   EXPECT_EQ(answer["output_format"], "png");
   EXPECT_EQ(answer["usage"]["total_tokens"], 0);
   EXPECT_EQ(answer["inference_time_s"], 3.0);
+  EXPECT_EQ(exchange->header("Server-Timing"),
+            "load;dur=0.000, encode;dur=500.000, denoise;dur=1000.000, decode;dur=250.000, write;dur=12.500, "
+            "total;dur=2000.000");
   EXPECT_FALSE(answer.contains("warnings"));
 }
 

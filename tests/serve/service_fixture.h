@@ -67,7 +67,7 @@ class FakeWorld {
               .run = at->first,
               .index = static_cast<int64_t>(i),
               .image = picture(run.height, run.width, run.states[i])});
-      tell({.kind = What::kEnded, .run = at->first});
+      tell({.kind = What::kEnded, .run = at->first, .seconds = seconds});
       at = runs.erase(at);
     }
     return true;
@@ -100,6 +100,8 @@ class FakeWorld {
   std::vector<WorldOrder> log;  // that were taken
   std::deque<WorldEvent> events;
   bool is_dead = false, is_stuck = false;
+  // Of which 5 s are for telling pictures.
+  engine::Seconds seconds = {.load = 1, .encode = 2, .denoise = 30, .decode = 4, .write = 5, .total = 43};
   struct Run {
     std::vector<uint64_t> states = {};  // by picture
     int64_t step = 0, steps = 0, height = 0, width = 0, preview_every = 0;

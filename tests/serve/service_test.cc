@@ -27,6 +27,29 @@ TEST_F(ServiceTest, AJobGoesThroughItsStatesAndItsFileIsThatOfGenerate) {
   EXPECT_EQ(service_->follow("ann", id, 0, [](const JobUpdate&) {}), nullptr);  // it has ended
 }
 
+TEST_F(ServiceTest, AJobSaysHowLongItsRunTookAndItsFiles) {
+  start();
+  add_world();
+  JobRequest two = request();
+  two.request.num_images_per_prompt = 2;
+  const std::string id = accept(two);
+  std::optional<engine::Seconds> told;
+  const auto follower =
+      service_->follow("ann", id, 0, [&](const JobUpdate& update) { told = update.job.seconds; });
+  const std::optional<engine::Seconds> stored = finish(id).seconds;
+  ASSERT_TRUE(told && stored);
+  EXPECT_EQ(told->load, 1);
+  EXPECT_EQ(told->encode, 2);
+  EXPECT_EQ(told->denoise, 30);
+  EXPECT_EQ(told->decode, 4);
+  // In place of the 5 s for which the world told of the pictures.
+  EXPECT_GT(told->write, 0);
+  EXPECT_NE(told->write, 5);
+  EXPECT_EQ(told->total, 38 + told->write);
+  EXPECT_EQ(stored->total, told->total);
+  EXPECT_EQ(stored->write, told->write);
+}
+
 TEST_F(ServiceTest, UpdatesAscendAndTellEachStepAndResult) {
   start();
   add_world();
