@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-from server import TEXT, Server, descendants, open_descriptors, resident_bytes
+from server import TEXT, Server, descendants, memory_bytes, open_descriptors, resident_bytes
 
 MOST_MEMORY = 150e6  # bytes
 MOST_HEALTH = 5e-3  # seconds, of 99 in 100
@@ -41,6 +41,11 @@ async def streams(port, ids, count):
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     for _, writer in held:
         writer.close()
+
+
+def memory_text(pid):
+    memory = {name: f"{value / 1e6:.1f} MB" for name, value in memory_bytes(pid).items()}
+    return f"{memory['Rss']} resident ({memory['Pss']} with its share of what several processes have, {memory['Anonymous']} anonymous)"
 
 
 def health_times(server, seconds):
@@ -73,7 +78,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder, \
             Server(args.program, folder, "--max-queue", args.jobs + 10, "--max-steps", 1000) as server:
         front = front_of(server)
-        print(f"alone: {resident_bytes(front) / 1e6:.1f} MB")
+        print(f"alone: {memory_text(front)}")
         # One long job in front, so that the others wait.
         server.submit(num_inference_steps=900, num_images_per_prompt=8)
         begin, connection, ids = time.monotonic(), server.connect(), []
@@ -84,19 +89,19 @@ def main():
             assert answer.status == 202, (answer.status, body)
             ids.append(json.loads(body)["id"])
         took = time.monotonic() - begin
-        print(f"{args.jobs} jobs accepted, {took / args.jobs * 1e3:.2f} ms each; {resident_bytes(front) / 1e6:.1f} MB")
+        print(f"{args.jobs} jobs accepted, {took / args.jobs * 1e3:.2f} ms each; {memory_text(front)}")
         clients = subprocess.Popen([sys.executable, os.path.abspath(__file__), args.program, "--streams", str(args.streams), "--held",
                                     str(server.port), ",".join(ids[-200:])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         line = clients.stdout.readline()
         assert line.split() == ["open", str(args.streams)], line
         times = health_times(server, 20)
-        memory = resident_bytes(front)
+        memory, text = resident_bytes(front), memory_text(front)
         begin = time.perf_counter()
         assert server.get("/metrics")[0] == 200
         metrics = time.perf_counter() - begin
         p99 = times[int(len(times) * 0.99)]
-        print(f"with {args.streams} streams: {memory / 1e6:.1f} MB, /health {statistics.median(times) * 1e3:.2f} ms (median), "
-              f"{p99 * 1e3:.2f} ms (99 %), /metrics {metrics * 1e3:.1f} ms")
+        print(f"with {args.streams} streams: {text}, /health {statistics.median(times) * 1e3:.2f} ms (median), "
+              f"{p99 * 1e3:.2f} ms (99 %), {times[-1] * 1e3:.2f} ms (most), /metrics {metrics * 1e3:.1f} ms")
         # Cancels of jobs that wait.
         cancels = []
         for id in ids[:500]:

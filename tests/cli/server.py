@@ -181,6 +181,12 @@ class Server:
         return float(found[1]) if found else 0.0
 
 
+def memory_bytes(pid):
+    """The memory of a process by the names of the kernel: Rss, Pss (with its part of what it shares), Anonymous, ..."""
+    lines = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    return {name: int(value.split()[0]) * 1024 for name, value in (line.split(":", 1) for line in lines)}
+
+
 def resident_bytes(pid):
     pages = pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
