@@ -8,6 +8,9 @@ long the file was made. What is left are HTTP, JSON, Base64, the queue, and all 
 Then what it costs a run to be watched: jobs that nobody follows take turns with jobs whose events a client follows, without previews and with
 `previews=1`, at the cadence that a server has by default. What is compared is the time of a run without its prompts, its decoding and its
 files: of the steps, and of what happens between them.
+
+Then what several clients get at once: rounds of requests by one client that sends one after the other take turns with rounds in which all
+clients send theirs at once, so that the server may batch them.
 """
 import argparse
 import contextlib
@@ -105,6 +108,33 @@ def measure_watchers(server, rounds, steps):
     print(f"  {previews / (rounds + 1):.1f} previews of a run", flush=True)
 
 
+def measure_clients(server, clients, rounds, steps):
+    connections = [server.connect(300) for _ in range(clients)]
+
+    def one_after_the_other(seeds):
+        for seed in seeds:
+            send(connections[0], seed, steps)
+            read(connections[0])
+
+    def at_once(seeds):
+        for connection, seed in zip(connections, seeds):
+            send(connection, seed, steps)
+        for connection in connections:
+            read(connection)
+
+    times = {one_after_the_other: [], at_once: []}
+    for i in range(rounds + 1):
+        for way in list(times) if i % 2 else reversed(times):
+            begin = time.perf_counter()
+            way(range(i * clients, (i + 1) * clients))
+            if i > 0:  # the first round measures what batches cost
+                times[way].append(time.perf_counter() - begin)
+    ratios = sorted(alone / together for alone, together in zip(*times.values()))
+    print(f"{rounds} rounds of {clients} requests of {steps} steps, {statistics.median(times[one_after_the_other]):.2f} s one after the other "
+          f"(median): by {clients} clients {statistics.median(ratios):.2f} times as many a second (median of pairs; {ratios[0]:.2f} to "
+          f"{ratios[-1]:.2f})", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=str(ROOT / "build" / "tessera"))
@@ -112,13 +142,19 @@ def main():
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=30, help="of a run that nobody follows, and of those that are followed")
     parser.add_argument("--watched-steps", type=int, default=200)
+    parser.add_argument("--clients", type=int, default=8, help="clients at once, or 0")
+    parser.add_argument("--client-rounds", type=int, default=10)
+    parser.add_argument("--client-steps", type=int, default=20)
+    parser.add_argument("options", nargs="*", help="of the server, behind --")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, \
-            Server(args.program, folder, "--threads", "1") as server:
+            Server(args.program, folder, *(args.options or ["--threads", "1"])) as server:
         if args.requests:
             measure_requests(server, args.requests, args.steps)
         if args.rounds:
             measure_watchers(server, args.rounds, args.watched_steps)
+        if args.clients:
+            measure_clients(server, args.clients, args.client_rounds, args.client_steps)
 
 
 if __name__ == "__main__":
