@@ -19,6 +19,7 @@ struct ControlMessage {
     kDrain,      // take no more jobs, end those under way within `seconds`, and return 0
     // A front tells the supervisor:
     kServing,  // it answers requests
+    kAlive,    // every second, from the loop that answers them
     kReplace,  // `world` does not answer, says `text`: kill its processes and start others
     // A world tells the supervisor, besides kReady, which is of its first rank:
     kFailed  // it ends with `exit_code`, because of `text`

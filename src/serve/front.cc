@@ -35,6 +35,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kTick(100);
+constexpr Seconds kBetweenSigns{1};  // of life, for the supervisor
 // How long clients have to take the last answers.
 constexpr std::chrono::milliseconds kLastAnswers(500);
 
@@ -150,8 +151,10 @@ class Front {
 
   int run() {
     server_->watch(control_.descriptor(), [this] { read_control(); });
-    tick();
-    server_->post([this] { tell({.kind = ControlMessage::Kind::kServing}); });
+    server_->post([this] {
+      tell({.kind = ControlMessage::Kind::kServing});
+      tick();
+    });
     server_->run();
     return exit_code_;
   }
@@ -215,8 +218,16 @@ class Front {
     }
   }
 
+  void tell_alive() {
+    // A supervisor that does not read needs no more than one.
+    if (clock() - told_ < kBetweenSigns || control_.has_unsent()) return;
+    told_ = clock();
+    tell({.kind = ControlMessage::Kind::kAlive});
+  }
+
   void tick() {
     service_->tick();
+    tell_alive();
     try {
       control_.flush();
     } catch (const Error&) {
@@ -238,6 +249,7 @@ class Front {
   std::optional<HttpServer> server_;
   std::optional<Service> service_;
   std::optional<Seconds> drained_by_;
+  Seconds told_{0};  // that it is alive
   int exit_code_ = 0;
 };
 

@@ -26,6 +26,7 @@ using std::chrono::milliseconds;
 // What is stopped by a signal or a debugger for longer is lost.
 constexpr auto kMostStopped = std::chrono::seconds(2);
 constexpr auto kLook = milliseconds(100);  // between looks at what is stopped
+constexpr int kLooksAtSilence = 10;        // before what is silent is lost
 // A process that was ready for less has begun in vain.
 constexpr auto kUsefulTime = std::chrono::seconds(1);
 constexpr auto kFirstPause = milliseconds(100), kLongestPause = milliseconds(5000);
@@ -90,10 +91,11 @@ launch::Failure Supervisor::run() {
     replace_ended();
     if (end_) break;
     wait();
+    count_time();
     take_signals();
     collect();
     for (Child& child : children_) read(child);
-    kill_stopped();
+    kill_lost();
     if (Clock::now() >= drained_by_) end_ = launch::Failure();
   }
   kill_all();
@@ -106,7 +108,7 @@ void Supervisor::start(Child& child) {
   if (child.world) std::tie(child.port, port) = FrameSocket::make_pair();
   child.is_running = true;
   child.is_ready = child.is_stopped = false;
-  child.stopped_for = {};
+  child.stopped_for = child.silent_for = {};
   child.failure.reset();
   ++child.starts;
   std::fflush(nullptr);
@@ -177,17 +179,18 @@ void Supervisor::tell_front_of(Child& world) {
 }
 
 void Supervisor::wait() {
+  look_ = options_.most_silence / kLooksAtSilence;
   auto until = drained_by_;
   std::vector<pollfd> polled = {{signal_reader_.number(), POLLIN, 0}};
   for (Child& child : children_) {
     if (!child.is_running) until = std::min(until, child.next_start);
-    if (child.is_stopped) until = std::min(until, Clock::now() + kLook);
+    if (child.is_stopped) look_ = std::min<Clock::duration>(look_, kLook);
     if (!child.control) continue;
     polled.push_back({child.control->descriptor(), POLLIN, 0});
     if (child.control->has_unsent()) polled.back().events |= POLLOUT;
   }
-  const bool is_endless = until == Clock::time_point::max();
-  ::poll(polled.data(), polled.size(), is_endless ? -1 : static_cast<int>(time_left(until).count()));
+  until = std::min(until, Clock::now() + look_);
+  ::poll(polled.data(), polled.size(), static_cast<int>(time_left(until).count()));
 }
 
 void Supervisor::take_signals() {
@@ -240,6 +243,7 @@ void Supervisor::read(Child& child) {
     while (child.control) {
       const auto message = child.control->read();
       if (!message) return;
+      child.silent_for = {};
       obey(child, *message);
     }
   } catch (const Error&) {
@@ -266,16 +270,23 @@ void Supervisor::obey(Child& child, const ControlMessage& message) {
   }
 }
 
-void Supervisor::kill_stopped() {
+// Since the last look. The time for which this process itself stood still, perhaps together with others, does not count.
+void Supervisor::count_time() {
   const auto now = Clock::now();
-  // The time for which this process itself was stopped, perhaps together with others, does not count.
-  const auto passed = std::min<Clock::duration>(now - last_look_, 2 * kLook);
+  const Clock::duration passed = std::min<Clock::duration>(now - last_look_, 2 * look_);
   last_look_ = now;
+  for (Child& child : children_) (child.is_stopped ? child.stopped_for : child.silent_for) += passed;
+}
+
+// A front that is drained may take its time to end, for which there is a limit.
+void Supervisor::kill_lost() {
   for (Child& child : children_) {
-    if (!child.is_stopped) continue;
-    child.stopped_for += passed;
-    if (child.stopped_for >= kMostStopped)
+    if (child.is_stopped && child.stopped_for >= kMostStopped)
       kill(child, fmt::format("was stopped for {} s", kMostStopped.count()));
+    if (child.world || drained_by_ != Clock::time_point::max()) continue;
+    const milliseconds most = child.is_ready ? options_.most_silence : options_.most_silence_at_start;
+    if (child.silent_for >= most)
+      kill(child, fmt::format("has been silent for {} s", std::chrono::duration<double>(most).count()));
   }
 }
 

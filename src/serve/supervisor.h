@@ -1,5 +1,5 @@
-// The process that starts the front and the worlds of a server, watches them, and replaces what ends or
-// stops. It has one thread and computes nothing, so that nothing but a signal can end it.
+// The process that starts the front and the worlds of a server, watches them, and replaces what ends, stops
+// or hangs. It has one thread and computes nothing, so that nothing but a signal can end it.
 #pragma once
 
 #include <signal.h>
@@ -32,10 +32,14 @@ class Supervisor {
   using Clock = std::chrono::steady_clock;
 
   // `say` gets the lines for those who run the server: what was lost and is replaced, which world is ready.
-  // `on_serving` is called when the front answers for the first time.
+  // `on_serving` is called when the front answers for the first time. A front hangs that is silent for
+  // `most_silence`, or before it answers, while it takes up the jobs of the one before, for
+  // `most_silence_at_start`.
   struct Options {
     int64_t worlds = 1;
     std::chrono::milliseconds drain = std::chrono::seconds(30);
+    std::chrono::milliseconds most_silence = std::chrono::seconds(10);
+    std::chrono::milliseconds most_silence_at_start = std::chrono::minutes(5);
     std::function<void(const std::string&)> say;
     std::function<void()> on_serving;
   };
@@ -50,9 +54,9 @@ class Supervisor {
   //   takes longer than `drain`. The second such signal ends it at once.
   // - The front or a world that says at its first start that it cannot work, because of the request of the
   //   user, the model or lack of memory, ends it with its exit code and message.
-  // All else that ends, and what is stopped for two seconds, is killed and replaced: at once, and later, if
-  // it does not come as far as to be ready, after up to five seconds. A world outlives the front: its port
-  // stays, and the next front gets it.
+  // All else that ends, what is stopped for two seconds, and a front that hangs is killed and replaced: at
+  // once, and later, if it does not come as far as to be ready, after up to five seconds. A world outlives
+  // the front: its port stays, and the next front gets it. The front says which worlds hang.
   //
   // All processes die with this one, which must have one thread.
   launch::Failure run();
@@ -68,7 +72,7 @@ class Supervisor {
     bool is_ready = false, was_ever_ready = false;
     Clock::time_point ready_since = {}, next_start = {};
     bool is_stopped = false;
-    Clock::duration stopped_for = {};
+    Clock::duration stopped_for = {}, silent_for = {};
     std::optional<launch::Failure> failure = {};  // of what runs, or ran last
 
     std::string name() const;
@@ -87,7 +91,8 @@ class Supervisor {
   void note(Child& child, int status);
   void read(Child& child);
   void obey(Child& child, const ControlMessage& message);
-  void kill_stopped();
+  void count_time();
+  void kill_lost();
   void replace_ended();
   void ended(Child& child);
   void kill(Child& child, const std::string& reason);
@@ -99,6 +104,7 @@ class Supervisor {
   sigset_t signals_ = {}, before_ = {};
   Descriptor signal_reader_;
   Clock::time_point last_look_ = Clock::now(), drained_by_ = Clock::time_point::max();
+  Clock::duration look_ = {};  // between this look at the processes and the one before, if none was late
   uint64_t memory_kills_before_;
   std::optional<launch::Failure> end_;
 };

@@ -1,4 +1,5 @@
 """Tests the processes of `tessera serve`."""
+import ctypes
 import json
 import os
 import signal
@@ -106,4 +107,31 @@ def test_serve_finishes_jobs_whatever_is_lost(serve, layout, number):
         while victim not in server.processes():
             assert time.monotonic() < deadline, (victim, server.log_text())
             time.sleep(0.05)
+    assert server.stop() == 0
+
+
+def hang(process):
+    """Keeps the main thread of a process from going on until somebody kills it. Its parent does not hear of that, as it does of a stop."""
+    attach, any_child = 16, 0x40000000  # PTRACE_ATTACH, __WALL
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.ptrace(attach, process, None, None) == 0, os.strerror(ctypes.get_errno())
+    deadline = time.monotonic() + 100
+    while True:
+        found, status = os.waitpid(process, any_child | os.WNOHANG)
+        if found and not os.WIFSTOPPED(status):
+            return
+        assert time.monotonic() < deadline, f"{process} was not killed"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("victim", ["tessera:front", "tessera:w0"])
+def test_serve_replaces_what_hangs(serve, victim):
+    server = serve()
+    server.wait_for_line("world 0 is ready")
+    job = server.submit(prompt="a cat", height=32, width=48, use_resolution_binning=False, num_inference_steps=250)
+    while server.json("GET", f"/v1/jobs/{job}")["step"] < 3:
+        pass
+    hang(server.processes()[victim][0])
+    server.wait_for_line(f"{'front' if victim.endswith('front') else 'world 0'}: has been silent for 1")
+    assert server.wait_for(job)["state"] == "succeeded"
     assert server.stop() == 0

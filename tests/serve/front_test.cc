@@ -94,6 +94,17 @@ TEST_F(FrontTest, ServesWithTheWorldsThatItIsGivenUntilItIsDrained) {
   EXPECT_EQ(exit_code_.get(), 0);
 }
 
+TEST_F(FrontTest, SaysThatItsLoopTurns) {
+  begin();
+  for (int i = 0; i < 2; ++i) {
+    const auto message = control_->read(std::chrono::seconds(60));
+    ASSERT_TRUE(message);
+    EXPECT_EQ(message->kind, Kind::kAlive);
+  }
+  control_.reset();
+  exit_code_.get();
+}
+
 TEST_F(FrontTest, EndsWithItsSupervisor) {
   begin();
   control_.reset();

@@ -95,6 +95,43 @@ TEST(Supervisor, WhatGoesOnSoonIsNotReplaced) {
   EXPECT_EQ(server.lines().count("world 0 "), 1U);
 }
 
+TEST(Supervisor, AFrontThatHangsIsReplaced) {
+  TestServer server({.most_silence = milliseconds(2000)});
+  const int64_t before = answer_of(server, 0);
+  server.hang();
+  EXPECT_NE(server.lines().await("says front: has been silent for 2 s; it begins again"), "");
+  EXPECT_NE(server.lines().await("front ", 2), "");
+  EXPECT_EQ(answer_of(server, 0, 2), before);
+}
+
+// While it takes up the jobs of the one before.
+TEST(Supervisor, AFrontHasMoreTimeBeforeItServes) {
+  const auto hangs = [] {
+    std::this_thread::sleep_for(milliseconds(3000));
+    return std::optional<launch::Failure>();
+  };
+  TestServer patient({.most_silence = milliseconds(2000), .front_instead = hangs});
+  EXPECT_NE(answer_of(patient, 0), 0);
+  EXPECT_EQ(patient.lines().count("front "), 1U);
+  TestServer impatient({.most_silence_at_start = milliseconds(1000), .front_instead = hangs});
+  EXPECT_NE(impatient.lines().await("says front: has been silent for 1 s"), "");
+}
+
+// As on a machine where nothing gets on for a while.
+TEST(Supervisor, TimeDoesNotCountInWhichTheSupervisorStoodStillToo) {
+  TestServer server({.most_silence = milliseconds(2000)});
+  answer_of(server, 0);
+  server.hang();
+  ASSERT_NE(server.lines().await("hangs"), "");
+  ::kill(server.process(), SIGSTOP);
+  std::this_thread::sleep_for(milliseconds(3000));
+  ::kill(server.process(), SIGCONT);
+  std::this_thread::sleep_for(milliseconds(300));  // it looks at the front
+  server.ask();
+  answer_of(server, 0, 2);
+  EXPECT_EQ(server.lines().count("front "), 1U);
+}
+
 TEST(Supervisor, TheFrontMayHaveAWorldReplaced) {
   TestServer server({});
   const int64_t before = answer_of(server, 0);

@@ -102,6 +102,8 @@ TestServer::TestServer(Plan plan) : plan_(std::move(plan)) {
   try {
     Supervisor supervisor({.worlds = plan_.worlds,
                            .drain = plan_.drain,
+                           .most_silence = plan_.most_silence,
+                           .most_silence_at_start = plan_.most_silence_at_start,
                            .say = [this](const std::string& line) { lines_.say("says " + line); },
                            .on_serving = [this] { lines_.say("serving"); }},
                           {.front = [this](Descriptor control) { return run_front(std::move(control)); },
@@ -130,6 +132,10 @@ void TestServer::ask() const {
 void TestServer::replace(int64_t number) const {
   const char digit = static_cast<char>('0' + number);
   EXPECT_EQ(::write(asking_.number(), &digit, 1), 1);
+}
+
+void TestServer::hang() const {
+  EXPECT_EQ(::write(asking_.number(), "h", 1), 1);
 }
 
 int TestServer::exit_code() {
@@ -168,7 +174,8 @@ class TestFront {
     while (!is_drained_) {
       std::vector<pollfd> polled = {{control_.descriptor(), POLLIN, 0}, {asked, POLLIN, 0}};
       for (const auto& [number, world] : worlds_) polled.push_back({world.descriptor(), POLLIN, 0});
-      ::poll(polled.data(), polled.size(), -1);
+      ::poll(polled.data(), polled.size(), 100);
+      control_.tell({.kind = Kind::kAlive});
       while (auto message = control_.read()) obey(*message);
       if ((polled[1].revents & POLLIN) != 0) be_asked(asked);
       for (auto at = worlds_.begin(); at != worlds_.end();)
@@ -201,6 +208,10 @@ class TestFront {
   void be_asked(int asked) {
     char what = 0;
     if (::read(asked, &what, 1) != 1) return;
+    if (what == 'h') {
+      lines_.say("hangs");
+      return be_asked(asked);
+    }
     if (what != '?')
       return control_.tell({.kind = Kind::kReplace, .world = what - '0', .text = "does not answer"});
     for (auto& [number, world] : worlds_) ask(world);

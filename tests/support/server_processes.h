@@ -47,6 +47,8 @@ class TestServer {
   struct Plan {
     int64_t worlds = 1, ranks = 2;
     std::chrono::milliseconds drain = std::chrono::seconds(20);
+    std::chrono::milliseconds most_silence = std::chrono::seconds(10);
+    std::chrono::milliseconds most_silence_at_start = std::chrono::minutes(5);
     bool front_ignores_drain = false;
     // What a world does in place of its work, if that is anything.
     std::function<std::optional<launch::Failure>(int64_t number)> world_instead = {};
@@ -63,6 +65,8 @@ class TestServer {
   // Has the front ask every world, or ask for the replacement of a world.
   void ask() const;
   void replace(int64_t number) const;
+  // Has the front stand still, without being stopped, until it is asked something.
+  void hang() const;
   // Waits for the end of the supervisor: its exit code, or -1 if it does not come within 20 s.
   int exit_code();
   // Whether no process is left that said its number, within 10 s.
