@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -123,6 +124,8 @@ Admitted admit_or_throw(const JobRequest& job, const job::Job& base, const Reque
   const parallel::Workload workload = engine::workload(*settings, base.model);
   const parallel::Layout layout = parallel::resolve_layout(base.arguments.parallel, workload, std::nullopt);
   Admitted admitted{.settings = settings, .suffix = choose_suffix(job.suffix, *settings)};
+  for (const std::string& each : settings->warnings)
+    admitted.warnings.push_back(spell(without_paths(each, request, base.model)));
   require_encodable(admitted.suffix, *settings, base);
   // Two keys with one hash would be a pity and no more: worlds compare the requests of a run themselves.
   admitted.batch_key = hash_of({engine::batch_key(*settings)});
@@ -139,7 +142,7 @@ std::variant<Admitted, JobRefusal> admit(const JobRequest& request, const job::J
   try {
     return admit_or_throw(request, base, limits);
   } catch (const Error& error) {
-    const std::string message = with_names_of_uploads(error.message(), request.request);
+    const std::string message = without_paths(error.message(), request.request, base.model);
     const std::vector<std::string> fields = fields_in(message);
     return JobRefusal{.error = {.code = "invalid_value", .message = spell(message), .status = 400},
                       .parameter = fields.empty() ? "" : fields.front()};
@@ -149,15 +152,22 @@ std::variant<Admitted, JobRefusal> admit(const JobRequest& request, const job::J
   }
 }
 
-std::string with_names_of_uploads(std::string message, const engine::Request& request) {
-  const auto replace = [&message](const std::vector<std::string>& files, const char* name) {
-    for (auto file = files.rbegin(); file != files.rend(); ++file) {  // "image-10" before "image-1"
-      for (size_t at = 0; (at = message.find(*file, at)) != std::string::npos;)
-        message.replace(at, file->size(), field(name));
-    }
+std::string without_paths(std::string message, const engine::Request& request, const engine::Model& model) {
+  const auto replace = [&message](const std::string& text, const std::string& by) {
+    for (size_t at = 0; (at = message.find(text, at)) != std::string::npos; at += by.size())
+      message.replace(at, text.size(), by);
   };
-  replace(request.images, "image");
-  replace(request.video.reference_paths, "reference");
+  const auto replace_all = [&](const std::vector<std::string>& files, const char* name) {
+    for (auto file = files.rbegin(); file != files.rend(); ++file)  // "image-10" before "image-1"
+      replace(*file, field(name));
+  };
+  replace_all(request.images, "image");
+  replace_all(request.video.reference_paths, "reference");
+  std::vector<std::filesystem::path> folders = {model.folder};
+  if (model.single_file) folders.push_back(model.single_file->path().parent_path());
+  for (const std::filesystem::path& folder : folders) {
+    for (const std::string before : {"[", "'"}) replace(before + (folder / "").string(), before);
+  }
   return message;
 }
 
@@ -169,6 +179,7 @@ JobView view_of(const JobRequest& request, const Admitted& admitted) {
   view.request.suffix = admitted.suffix;
   view.request.images.clear();
   view.request.references.clear();
+  view.warnings = admitted.warnings;
   view.steps = settings.steps;
   view.pictures = settings.pictures();
   view.width = settings.width;

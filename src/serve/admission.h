@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "job/job.h"
 #include "serve/job_service.h"
@@ -22,6 +23,7 @@ struct RequestLimits {
 
 struct Admitted {
   std::shared_ptr<const engine::Settings> settings = {};
+  std::vector<std::string> warnings = {};  // for the client
   std::string suffix = {};     // of the results
   std::string batch_key = {};  // a hash of engine::batch_key(), since thousands of jobs wait with theirs
   double work = 1;             // of a step (Estimates)
@@ -33,9 +35,9 @@ struct Admitted {
 std::variant<Admitted, JobRefusal> admit(const JobRequest& request, const job::Job& base,
                                          const RequestLimits& limits);
 
-// The message of an error with `image` and `reference` in the place of the files that hold what the client
-// has sent, which are no client's business.
-std::string with_names_of_uploads(std::string message, const engine::Request& request);
+// A message for the client: `image` and `reference` stand in the place of the files that hold what the client
+// has sent, and files of the model have no folder.
+std::string without_paths(std::string message, const engine::Request& request, const engine::Model& model);
 
 // A job as it begins, queued, but for its id and the time.
 JobView view_of(const JobRequest& request, const Admitted& admitted);

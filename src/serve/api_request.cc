@@ -77,6 +77,13 @@ bool is_clients(const FieldInfo& info) {
 
 }  // namespace
 
+std::vector<std::string> with_warnings_of(const JobView& job, std::vector<std::string> own) {
+  for (const std::string& each : job.warnings) {
+    if (std::find(own.begin(), own.end(), each) == own.end()) own.push_back(each);
+  }
+  return own;
+}
+
 const Json* ApiFields::value(const std::string& name) {
   read_.insert(name);
   const auto found = object_.find(name);

@@ -37,6 +37,9 @@ class ApiError : public std::exception {
   std::string code, message, parameter;
 };
 
+// What an API warns of itself, and what the server does, each once.
+std::vector<std::string> with_warnings_of(const JobView& job, std::vector<std::string> own);
+
 // Typed access to the fields of a body. Null counts as absent, as clients mean it. Throws ApiError, with the
 // status that the API has for such mistakes, which names the field, what was expected and what came. It
 // remembers what was asked for.

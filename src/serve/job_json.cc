@@ -128,6 +128,7 @@ OrderedJson job_json(const JobView& view) {
   }
   json["error"] = nullptr;
   if (view.error) json["error"] = {{"code", view.error->code}, {"message", view.error->message}};
+  json["warnings"] = view.warnings;
   json["preview"] =
       view.has_preview && !has_ended(view.state) ? OrderedJson(job_url(view.id) + "/preview") : OrderedJson();
   return json;

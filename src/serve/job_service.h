@@ -69,6 +69,7 @@ struct JobView {
   WallTime accepted = {};
   std::optional<WallTime> started = {}, ended = {}, expires = {};
   std::optional<JobError> error = {};  // of a job that has failed, was cancelled or has expired
+  std::vector<std::string> warnings = {};  // of what a request has without effect, and the like
   // When it has succeeded. They have no path if they are not stored.
   std::vector<StoredResult> results = {};
   std::vector<uint64_t> seeds = {};  // of each result; the pictures of one request share its seed

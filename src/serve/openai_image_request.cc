@@ -135,6 +135,11 @@ OrderedJson event_of(const ImageCall& call, const JobView& job, std::string_view
       {"output_format", format}};
 }
 
+void add_warnings(OrderedJson& answer, const ImageCall& call, const JobView& job) {
+  const std::vector<std::string> warnings = with_warnings_of(job, call.warnings);
+  if (!warnings.empty()) answer["warnings"] = warnings;
+}
+
 }  // namespace
 
 void require_model(ApiFields& fields, const ModelTraits& model) {
@@ -191,7 +196,7 @@ OrderedJson image_answer(const ImageCall& call, const JobView& job,
   const auto seconds = [](WallTime from, WallTime to) { return Seconds(to - from).count(); };
   if (job.started) answer["queue_time_s"] = seconds(job.accepted, *job.started);
   if (job.started && job.ended) answer["inference_time_s"] = seconds(*job.started, *job.ended);
-  if (!call.warnings.empty()) answer["warnings"] = call.warnings;
+  add_warnings(answer, call, job);
   return answer;
 }
 
@@ -209,7 +214,7 @@ OrderedJson completed_image_event(const ImageCall& call, const JobView& job, int
   event["usage"] = usage();
   event["image_index"] = image;
   if (static_cast<size_t>(image) < job.seeds.size()) event["seed"] = job.seeds[static_cast<size_t>(image)];
-  if (!call.warnings.empty()) event["warnings"] = call.warnings;
+  add_warnings(event, call, job);
   return event;
 }
 

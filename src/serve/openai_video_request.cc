@@ -155,7 +155,10 @@ OrderedJson video_object(const JobView& job, const ModelTraits& model) {
       {"seconds", fmt::format("{:.6g}", seconds)},
       {"remixed_from_video_id", nullptr},
       {"error", std::move(error)}};
-  if (const OrderedJson warnings = of_echo("warnings"); !warnings.is_null()) video["warnings"] = warnings;
+  const OrderedJson own = of_echo("warnings");
+  const std::vector<std::string> warnings =
+      with_warnings_of(job, own.is_null() ? std::vector<std::string>() : own.get<std::vector<std::string>>());
+  if (!warnings.empty()) video["warnings"] = warnings;
   return video;
 }
 

@@ -100,7 +100,9 @@ OrderedJson picture_answer(const PictureCall& call, const std::vector<JobView>& 
   info["all_seeds"] = seeds;
   info["all_subseeds"] = seeds;
   info["infotexts"] = infotexts;
-  if (!call.warnings.empty()) info["warnings"] = call.warnings;
+  std::vector<std::string> warnings = call.warnings;
+  for (const JobView& job : jobs) warnings = with_warnings_of(job, std::move(warnings));
+  if (!warnings.empty()) info["warnings"] = warnings;
   return {{"images", std::move(images)}, {"parameters", echo_of(call, first)}, {"info", dump(info)}};
 }
 

@@ -26,6 +26,7 @@ void Service::restore(const JournalJob& stored, std::map<std::filesystem::path, 
     job->view.accepted = stored.accepted;
     job->view.started = stored.started;
     job->view.attempts = stored.attempts;
+    job->view.warnings = view.warnings;  // the choices that are stored cause none
     job->deadline = stored.submission.deadline;
     if (view.request.is_awaited) job->orphaned = now();
     remember(*job);

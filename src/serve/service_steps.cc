@@ -17,12 +17,14 @@ constexpr double kSaveShare = 0.01;
 constexpr Seconds kSaveTime{2e-3};
 constexpr double kSavedBytesPerSecond = 500e6;
 
-JobError error_of(const WorldEvent& event, const engine::Request& request) {
+JobError error_of(const WorldEvent& event, const engine::Request& request, const engine::Model& model) {
   const auto kind = static_cast<ErrorKind>(event.exit_code);
   if (kind == ErrorKind::kMemory)
     return {.code = "out_of_memory", .message = "there is too little memory for this request", .status = 503};
-  const std::string message = with_names_of_uploads(event.message, request);
-  const bool is_of_upload = message != event.message;
+  const std::string message = without_paths(event.message, request, model);
+  const auto names = [&](const std::string& file) { return event.message.find(file) != std::string::npos; };
+  const bool is_of_upload = std::ranges::any_of(request.images, names) ||
+                            std::ranges::any_of(request.video.reference_paths, names);
   if (kind == ErrorKind::kUsage || (kind == ErrorKind::kInput && is_of_upload))
     return {.code = "invalid_value", .message = spell(message), .status = 400};
   return {.code = "failed", .message = "the run has failed; the server's log says why", .status = 500};
@@ -122,7 +124,7 @@ void Service::run_failed(RunId id, const WorldEvent& event) {
   const std::vector<Slot> slots = runs_.at(id).slots;
   for (const Slot& slot : slots) {
     if (const JobPtr job = live(slot.id); job && job->run == id && !job->why)
-      job->why = error_of(event, job->view.request.request);
+      job->why = error_of(event, job->view.request.request, options_.base.model);
   }
   const std::vector<Ended> ended = scheduler_.failed(id);
   for (const Ended& each : ended) end(each);

@@ -51,7 +51,8 @@ std::string write_stored_job(const JobView& view) {
                             {"steps", view.steps},
                             {"pictures", view.pictures},
                             {"size", {view.width, view.height, view.frames}},
-                            {"seeds", view.seeds}};
+                            {"seeds", view.seeds},
+                            {"warnings", view.warnings}};
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
@@ -68,6 +69,7 @@ JobView read_stored_job(const std::string& text) {
     view.height = json.at("size").at(1).get<int64_t>();
     view.frames = json.at("size").at(2).get<int64_t>();
     view.seeds = json.at("seeds").get<std::vector<uint64_t>>();
+    view.warnings = json.value("warnings", std::vector<std::string>());
     return view;
   });
 }

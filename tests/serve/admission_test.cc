@@ -26,5 +26,19 @@ TEST(Admission, APromptNamesNoFileOfTheServer) {
   EXPECT_TRUE(std::holds_alternative<Admitted>(taken));
 }
 
+TEST(Admission, MessagesNameNoFolderOfTheServer) {
+  engine::Model model;
+  model.folder = "/models/tiny";
+  engine::Request request;
+  for (int i = 0; i < 12; ++i) request.images.push_back(fmt::format("/state/uploads/1-image-{}", i));
+  const auto expect = [&](const std::string& message, const std::string& shown) {
+    EXPECT_EQ(spell(without_paths(message, request, model)), shown);
+  };
+  expect("[/models/tiny/vae/config.json] options without effect: x",
+         "[vae/config.json] options without effect: x");
+  expect("'/models/tiny/a' and '/models/tiny/b', not /models/tiny", "'a' and 'b', not /models/tiny");
+  expect("[/state/uploads/1-image-11] is cut off", "[image] is cut off");
+}
+
 }  // namespace
 }  // namespace tessera::serve

@@ -103,9 +103,11 @@ TEST_F(OpenAiImages, WhatHasNoEffectIsNamed) {
                                              {"moderation", "low"},
                                              {"device", "cuda"},
                                              {"image", "/etc/passwd"}});
+  jobs_.jobs[0].view.warnings = {"device is unknown and has no effect", "of the job"};
   jobs_.succeed(0, {"x"});
   const Json warnings = exchange->json()["warnings"];
-  EXPECT_EQ(warnings.size(), 5U) << warnings;
+  EXPECT_EQ(warnings.size(), 6U) << warnings;
+  EXPECT_EQ(warnings.back(), "of the job");
   EXPECT_NE(warnings.dump().find("frobnicate is unknown"), std::string::npos);
   EXPECT_NE(warnings.dump().find("device is unknown"), std::string::npos);
   EXPECT_TRUE(jobs_.jobs[0].view.request.request.images.empty());

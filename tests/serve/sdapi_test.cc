@@ -156,10 +156,12 @@ TEST_F(SdApi, ClientsSendMoreThanTheyNeed) {
   EXPECT_EQ(jobs_.jobs[0].view.request.request.scheduler, "euler-a");
   EXPECT_EQ(jobs_.jobs[0].view.request.suffix, ".jpg");
   EXPECT_FALSE(jobs_.jobs[0].view.request.request.clip_skip);
+  jobs_.jobs[0].view.warnings = {"of the job"};
   jobs_.succeed(0, {"x"});
   const std::string warnings = Json::parse(exchange->json()["info"].get<std::string>())["warnings"].dump();
   for (const char* const word :
-       {"weights of words", "CLIP_stop_at_last_layers", "filter_nsfw", "save_images", "newer is unknown"})
+       {"weights of words", "CLIP_stop_at_last_layers", "filter_nsfw", "save_images", "newer is unknown",
+        "of the job"})
     EXPECT_NE(warnings.find(word), std::string::npos) << word << " in " << warnings;
   EXPECT_EQ(warnings.find("alwayson"), std::string::npos);
 }

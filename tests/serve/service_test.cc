@@ -376,6 +376,23 @@ TEST_F(ServiceTest, PreviewsAreMadeForThoseWhoWatch) {
   EXPECT_TRUE(world.runs.empty() || world.runs.begin()->second.preview_every == 0);
 }
 
+TEST_F(ServiceTest, AJobKeepsItsWarnings) {
+  start();
+  JobRequest job = request();
+  job.request.guidance_scale = 1;
+  job.request.negative_prompts = {"red"};
+  const std::string id = accept(job);
+  const std::vector<std::string> warnings = find(id)->warnings;
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("negative_prompt has no effect: guidance_scale is 1"), std::string::npos)
+      << warnings[0];
+  start();  // the request as it is stored has no negative prompt
+  EXPECT_EQ(find(id)->warnings, warnings);
+  add_world();
+  EXPECT_EQ(finish(id).warnings, warnings);
+  EXPECT_TRUE(find(accept(request(2)))->warnings.empty());
+}
+
 TEST_F(ServiceTest, ListsJobsInTheirOrder) {
   start();
   add_world();
