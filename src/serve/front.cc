@@ -208,7 +208,7 @@ class Front {
         service_->lose_world(world, message.text);
         return;
       case ControlMessage::Kind::kReady:
-        return service_->world_ready(world);
+        return service_->world_loaded(world);
       case ControlMessage::Kind::kDrain:
         service_->drain();
         drained_by_ = clock() + Seconds(message.seconds);

@@ -172,7 +172,7 @@ void Journal::remove_strays() {
   result_bytes_ = static_cast<uint64_t>(database_.integer("SELECT total(bytes) FROM results"));
 }
 
-std::vector<Acceptance> Journal::accept(std::span<const Submission> submissions, WallTime now) {
+std::vector<Acceptance> Journal::accept(std::span<const Submission> submissions) {
   std::vector<Acceptance> acceptances;
   Transaction transaction(database_);
   Statement before(database_, "SELECT id, body_hash FROM jobs WHERE owner = ? AND idempotency_key = ?");
@@ -189,7 +189,7 @@ std::vector<Acceptance> Journal::accept(std::span<const Submission> submissions,
       continue;
     }
     insert.bind(0, each.id).bind(1, each.owner).bind(2, each.family).bind(3, each.request);
-    insert.bind(4, static_cast<int64_t>(JobState::kQueued)).bind(5, milliseconds(now));
+    insert.bind(4, static_cast<int64_t>(JobState::kQueued)).bind(5, milliseconds(each.accepted));
     bind_time(insert, 6, each.deadline);
     insert.bind(7, each.idempotency_key).bind(8, each.body_hash).run();
     acceptances.push_back({Acceptance::Kind::kAccepted, each.id});
@@ -338,6 +338,7 @@ std::vector<JournalJob> Journal::read(Statement& statement) {
                              .owner = statement.text(1),
                              .family = statement.text(2),
                              .request = statement.text(3)};
+    submission.accepted = wall_time(statement.integer(9));
     if (!statement.is_null(4)) submission.deadline = wall_time(statement.integer(4));
     if (!statement.is_null(5)) submission.idempotency_key = statement.text(5);
     submission.body_hash = statement.text(6);
@@ -348,7 +349,6 @@ std::vector<JournalJob> Journal::read(Statement& statement) {
                   state);
     job.state = static_cast<JobState>(state);
     job.attempts = static_cast<int>(statement.integer(8));
-    job.accepted = wall_time(statement.integer(9));
     if (!statement.is_null(10)) job.ended = wall_time(statement.integer(10));
     job.error = statement.text(11);
     if (!statement.is_null(12)) job.saved_file = saved_folder_ / statement.text(12);

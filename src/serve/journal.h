@@ -30,6 +30,7 @@ struct Submission {
   std::string owner;    // a hash of the key with which it came, never the key
   std::string family;   // of the API by which it came
   std::string request;  // JSON
+  WallTime accepted{};
   std::optional<WallTime> deadline{};
   // What the client sent so that a request that is sent again is not served twice; each owner has its own.
   std::optional<std::string> idempotency_key{};
@@ -50,7 +51,6 @@ struct JournalJob {
   Submission submission;
   JobState state = JobState::kQueued;
   int attempts = 0;  // lost worlds, as the scheduler counts them
-  WallTime accepted{};
   std::optional<WallTime> started{}, ended{};
   std::string error{};    // of a job that has failed, as record() got it
   std::string seconds{};  // of one that has succeeded, as succeed() got them
@@ -102,7 +102,7 @@ class Journal {
   // Accepts jobs, in this order. To accept many at once takes hardly longer than to accept one, since both
   // wait once for the disk. A client may be told that its job is accepted when this has returned, not before.
   // If it throws, none is accepted.
-  std::vector<Acceptance> accept(std::span<const Submission> submissions, WallTime now);
+  std::vector<Acceptance> accept(std::span<const Submission> submissions);
 
   struct Change {
     std::string id;

@@ -89,7 +89,7 @@ void JournalThread::accept_all(std::vector<Task*>& tasks) {
   std::vector<Submission> submissions;
   for (Task* each : tasks) submissions.push_back(std::move(*each->submission));
   std::vector<Acceptance> acceptances;
-  const auto failure = failure_in([&] { acceptances = journal_.accept(submissions, wall_clock_()); });
+  const auto failure = failure_in([&] { acceptances = journal_.accept(submissions); });
   for (size_t i = 0; i < tasks.size(); ++i) {
     std::variant<Acceptance, std::string> answer;
     if (failure) {

@@ -196,7 +196,8 @@ void Service::begin_job(const JobPtr& job, Submitted done) {
     Submission submission{.id = job->id(),
                           .owner = request.owner,
                           .family = request.api,
-                          .request = write_stored_job(job->view)};
+                          .request = write_stored_job(job->view),
+                          .accepted = job->view.accepted};
     submission.deadline = job->deadline;
     submission.idempotency_key = request.idempotency_key;
     submission.body_hash = request.body_hash;
@@ -350,7 +351,7 @@ void Service::end(const JobPtr& job, JobState state, std::optional<JobError> err
   release_saved(*job);
   view.state = state;
   view.outlook.reset();
-  view.ended = hooks_.wall_clock();
+  view.ended = std::max(hooks_.wall_clock(), view.started.value_or(view.accepted));
   view.expires = *view.ended + options_.journal.time_to_live;
   view.error = std::move(error);
   job->run.reset();

@@ -67,8 +67,8 @@ class Service final : public JobService {
 
   // The processes of a world begin; it can take runs when it says that it is ready.
   void add_world(WorldId id, std::unique_ptr<WorldLink> link, int64_t restarts = 0);
-  // Somebody else has heard that it is ready, as the supervisor of a front that is new.
-  void world_ready(WorldId id);
+  // It has loaded its weights, says the supervisor, and may work on a run of the front before.
+  void world_loaded(WorldId id);
   // There may be events of a world.
   void read_world(WorldId id);
   // They are gone, as read_world() may have found before.

@@ -67,7 +67,7 @@ struct Service::Run {
 
 struct Service::World {
   std::unique_ptr<WorldLink> link;
-  bool is_ready = false, is_replaced = false;
+  bool is_loaded = false, is_ready = false, is_replaced = false;
   Seconds heard{0};  // when it told something last
   int64_t restarts = 0, ranks = 0;
   uint64_t weights_bytes = 0;

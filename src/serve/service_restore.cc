@@ -23,7 +23,7 @@ void Service::restore(const JournalJob& stored, std::map<std::filesystem::path, 
     if (const auto* refused = std::get_if<JobRefusal>(&admitted)) return fail(refused->error);
     const JobPtr job = create(view.request, std::get<Admitted>(admitted));
     job->view.id = id;
-    job->view.accepted = stored.accepted;
+    job->view.accepted = stored.submission.accepted;
     job->view.started = stored.started;
     job->view.attempts = stored.attempts;
     job->view.warnings = view.warnings;  // the choices that are stored cause none

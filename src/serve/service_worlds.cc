@@ -64,8 +64,9 @@ void Service::handle(WorldId id, WorldEvent event) {
   if (event.kind == Kind::kReady) {
     world.ranks = event.ranks;
     world.weights_bytes = event.weights_bytes;
+    if (!world.is_ready) became_ready(id, world);
+    return;
   }
-  if (!world.is_ready) became_ready(id, world);
   if (event.kind == Kind::kSaved) return run_saved(event.run, std::move(event));
   const auto found = runs_.find(event.run);
   if (found == runs_.end() || found->second.world != id) return;
@@ -87,13 +88,15 @@ void Service::handle(WorldId id, WorldEvent event) {
   }
 }
 
-void Service::world_ready(WorldId id) {
+void Service::world_loaded(WorldId id) {
   const auto found = worlds_.find(id);
-  if (found != worlds_.end() && !found->second.is_ready) became_ready(id, found->second);
+  if (found == worlds_.end()) return;
+  found->second.is_loaded = true;
+  found->second.heard = now();
 }
 
 void Service::became_ready(WorldId id, World& world) {
-  world.is_ready = true;
+  world.is_loaded = world.is_ready = true;
   scheduler_.ready(id);
   decide(id);
 }
@@ -249,7 +252,7 @@ std::vector<Service::JobPtr> Service::start(WorldId id, const Decision::Start& s
     job->run = start.run;
     if (saved == saved_.end()) release_saved(*job);
     if (!job->view.started) {
-      job->view.started = hooks_.wall_clock();
+      job->view.started = std::max(hooks_.wall_clock(), job->view.accepted);
       metrics_->queue_seconds.observe((now() - job->created).count());
     }
     job->view.state = JobState::kRunning;
@@ -371,8 +374,8 @@ void Service::tick() {
 
 void Service::check_silence() {
   for (auto& [id, world] : worlds_) {
-    if (!world.is_ready || world.is_replaced) continue;
-    Seconds most = kMostSilence;
+    if (!world.is_loaded || world.is_replaced) continue;
+    Seconds most = world.is_ready ? kMostSilence : kMostSilenceElsewhere;
     for (const auto& [run_id, run] : runs_) {
       if (run.world != id) continue;
       // The first step says how long steps are.

@@ -83,7 +83,7 @@ JobView view_of(const JournalJob& job, const std::vector<StoredResult>& results)
   view.request.body_hash = job.submission.body_hash;
   view.state = job.state;
   view.attempts = job.attempts;
-  view.accepted = job.accepted;
+  view.accepted = job.submission.accepted;
   view.started = job.started;
   view.ended = job.ended;
   view.results = results;

@@ -89,10 +89,7 @@ class World {
         port_(port),
         between_previews_(between_previews),
         group_(group_of(world)) {
-    WorldEvent ready{.kind = What::kReady};
-    ready.ranks = group_.size;
-    ready.weights_bytes = engine_.bytes_loaded();
-    tell(ready);
+    tell_ready();
   }
 
   // Takes the next orders and a step of every run. Returns whether the world goes on.
@@ -125,6 +122,11 @@ class World {
     std::optional<Clock::time_point> shown = {};
   };
   using Keys = std::map<int64_t, std::string>;  // of runs
+  // What an order to begin or to resume comes to.
+  struct Begun {
+    std::vector<engine::Settings> settings;
+    engine::SavedRun saved;
+  };
 
   static comm::Group group_of(comm::World& world) {
     std::vector<int64_t> all(static_cast<size_t>(world.size()));
@@ -198,20 +200,23 @@ class World {
     }
     TESSERA_CHECK(!keys.contains(order.run), "run {} is under way", order.run);
     try {
-      const auto settings = resolve_all(order.requests, engine_.model());
-      engine::Batch batch(settings);
-      layout_of(settings, engine_.model(), options_, group_.size);
-      if (order.kind == Kind::kResume) engine::read_saved_run(order.saved, engine_.model(), "saved run");
-      const std::string key = engine::batch_key(settings.front());
+      Begun begun{.settings = resolve_all(order.requests, engine_.model()), .saved = {}};
+      engine::Batch batch(begun.settings);
+      layout_of(begun.settings, engine_.model(), options_, group_.size);
+      if (order.kind == Kind::kResume)
+        begun.saved = engine::read_saved_run(order.saved, engine_.model(), "saved run");
+      const std::string key = engine::batch_key(begun.settings.front());
       if (!keys.empty() && key != keys.begin()->second)
         usage_error("run", "its requests are not like those under way");
       keys[order.run] = key;
+      begun_[order.run] = std::move(begun);
       return true;
     } catch (const std::exception&) {
       tell_failure(order.run, launch::current_failure());
       return false;
     }
   }
+
   void obey(const WorldOrder& order) {
     switch (order.kind) {
       case Kind::kBegin:
@@ -230,14 +235,16 @@ class World {
         return;
       case Kind::kDropAll:
         for (const auto& [run, running] : std::exchange(runs_, {})) session_->drop(running.id);
-        return;
+        return tell_ready();
       case Kind::kEnd:
         return;
     }
   }
 
   void begin(const WorldOrder& order) {
-    const auto settings = resolve_all(order.requests, engine_.model());
+    auto [settings, saved] = port_ != nullptr
+                                 ? std::move(begun_.extract(order.run).mapped())
+                                 : Begun{.settings = resolve_all(order.requests, engine_.model()), .saved = {}};
     // A session has one layout, which depends on the requests' shape; all of its runs are alike.
     if (runs_.empty()) session_.emplace(engine_, layout_of(settings, engine_.model(), options_, group_.size));
     const engine::Observer observer =
@@ -246,8 +253,6 @@ class World {
     if (order.kind == Kind::kBegin) {
       id = session_->begin(settings, observer);
     } else {
-      engine::SavedRun saved;
-      if (port_ != nullptr) saved = engine::read_saved_run(order.saved, engine_.model(), "saved run");
       saved.requests = settings;
       id = session_->resume(saved, observer);
     }
@@ -338,6 +343,13 @@ class World {
     return comm::all_reduce(at::full({1}, own ? 1.0 : 0.0, at::kFloat), group_).item<float>() > 0;
   }
 
+  void tell_ready() {
+    WorldEvent ready{.kind = What::kReady};
+    ready.ranks = group_.size;
+    ready.weights_bytes = engine_.bytes_loaded();
+    tell(ready);
+  }
+
   void tell_failure(int64_t run, const launch::Failure& failure) {
     tell({.kind = What::kFailed, .run = run, .exit_code = failure.exit_code, .message = failure.message});
   }
@@ -355,6 +367,7 @@ class World {
   const comm::Group group_;
   Clock::time_point told_;  // the last event
   std::map<int64_t, Running> runs_;
+  std::map<int64_t, Begun> begun_;  // on rank 0: of the orders of this turn
   std::optional<engine::Session> session_;
 };
 

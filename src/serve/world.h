@@ -21,7 +21,8 @@ struct WorldOrder {
     kWatch,    // changes `preview_every` of a run; does nothing to one that has ended
     kSave,     // answered by kSaved, or by nothing if the run has ended or cannot be saved
     kDrop,     // without an answer; does nothing to a run that has ended
-    kDropAll,  // every run; what a new front begins with, which does not know the runs of the one before
+    kDropAll,  // every run, answered by kReady; what a new front begins with, which does not know the runs of
+               // the one before
     kEnd       // the world, after dropping all runs
   };
   Kind kind = Kind::kEnd;
@@ -45,7 +46,7 @@ struct VideoFrames {
 // What a world tells its front, on rank 0.
 struct WorldEvent {
   enum class Kind {
-    kReady,    // the first one: a run can begin. `ranks` and `weights_bytes`
+    kReady,    // a run can begin: the first one, and the answer to kDropAll. `ranks` and `weights_bytes`
     kAlive,    // without runs, every second; of no run
     kStep,     // `step` of `steps` are done
     kPreview,  // `image` of the picture `index`, as `step` steps have made it; of a video, a frame

@@ -68,10 +68,10 @@ def test_serve_has_its_layout_planned(box, serve):
     assert " on 2 ranks, " in server.wait_for_line("planned: ")
     server.wait_for_line("world 0 is ready")
     deadline = time.monotonic() + 100
-    while (ranks := [world["ranks"] for world in server.json("GET", "/v1/status")["worlds"]]) == [0]:  # the world tells the front itself
+    while not (status := server.json("GET", "/v1/status"))["ready"]:  # the world tells the front itself
         assert time.monotonic() < deadline, server.log_text()
         time.sleep(0.01)
-    assert ranks == [2]
+    assert [world["ranks"] for world in status["worlds"]] == [2]
     assert server.stop() == 0
     box.refuse(2, "[--parallel] auto chooses the layout; leave out --ulysses-degree", "serve", *TINY, "--nproc", "2", "--parallel", "auto",
                "--ulysses-degree", "2")

@@ -116,7 +116,7 @@ uint64_t fill(Journal& journal, const std::string& why) {
       group.back().request = std::string(4000, 'x');
     }
     try {
-      journal.accept(group, kNow);
+      journal.accept(group);
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kUsage);
       EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
@@ -162,7 +162,7 @@ TEST_F(JournalTest, GoesOnAfterTheDiskWasFull) {
       EXPECT_TRUE(names_in(disk / "journal" / "results").empty());
       EXPECT_TRUE(names_in(disk / "journal" / "saved").empty());
       fs::remove(disk / "ballast");
-      EXPECT_EQ(journal.accept(std::array{submission(accepted)}, kNow).size(), 1U);
+      EXPECT_EQ(journal.accept(std::array{submission(accepted)}).size(), 1U);
       EXPECT_EQ(journal.unfinished().size(), accepted + 1);
     }
     ::_exit(testing::Test::HasFailure() ? 1 : 0);
@@ -184,7 +184,7 @@ TEST_F(JournalTest, GoesOnAfterTheDiskWasFull) {
       group.push_back(submission(next + i));
       report += "a" + std::to_string(next + i) + "\n";
     }
-    journal.accept(group, kNow);
+    journal.accept(group);
     if (::write(out, report.data(), report.size()) < 0) ::_exit(1);
     const std::string id = group.front().id, text = "run of " + id;
     journal.record(std::array<Journal::Change, 1>{{{.id = id, .state = JobState::kRunning, .attempts = 1}}},

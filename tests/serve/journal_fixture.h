@@ -38,6 +38,7 @@ inline Submission submission(uint64_t number, const std::optional<std::string>& 
           .owner = "owner",
           .family = "native",
           .request = R"({"prompt": "a 'fox' in snow ❄"})",
+          .accepted = kNow,
           .idempotency_key = key,
           .body_hash = "body"};
 }
@@ -60,8 +61,8 @@ class JournalTest : public FolderFixture {
   }
   void SetUp() override { open(); }
 
-  void accept(const std::vector<Submission>& submissions, WallTime now = kNow) {
-    for (const Acceptance& each : journal_->accept(submissions, now))
+  void accept(const std::vector<Submission>& submissions) {
+    for (const Acceptance& each : journal_->accept(submissions))
       ASSERT_EQ(each.kind, Acceptance::Kind::kAccepted);
   }
   void succeed(uint64_t number, const std::string& text, WallTime now = kNow) {

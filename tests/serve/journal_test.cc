@@ -75,7 +75,7 @@ TEST_F(JournalTest, GivesBackWhatHasNotEnded) {
   EXPECT_EQ(jobs[0].submission.body_hash, "body");
   EXPECT_EQ(jobs[0].state, JobState::kRunning);
   EXPECT_EQ(jobs[0].attempts, 2);
-  EXPECT_EQ(jobs[0].accepted, kNow);
+  EXPECT_EQ(jobs[0].submission.accepted, kNow);
   EXPECT_EQ(jobs[1].submission.id, id_of(1));
   EXPECT_EQ(jobs[1].state, JobState::kQueued);
   EXPECT_EQ(jobs[1].submission.deadline, std::nullopt);
@@ -97,7 +97,7 @@ TEST_F(JournalTest, AKeyAttachesTheSameBody) {
       submission(3, "key"), other,         stranger,     submission(5, "new"),
       submission(6, "new"), submission(7), submission(8)};
   open();
-  const std::vector<Acceptance> acceptances = journal_->accept(submissions, kNow);
+  const std::vector<Acceptance> acceptances = journal_->accept(submissions);
   using Kind = Acceptance::Kind;
   const std::vector<std::pair<Kind, std::string>> expected = {
       {Kind::kAttached, id_of(1)}, {Kind::kRefused, id_of(1)},  {Kind::kAccepted, id_of(4)},

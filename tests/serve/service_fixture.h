@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <filesystem>
@@ -212,7 +213,7 @@ class ServiceTest : public FolderFixture {
         *metrics_);
   }
   WallTime wall() const {
-    return WallTime(std::chrono::milliseconds(1'790'000'000'000)) +
+    return WallTime(std::chrono::milliseconds(1'790'000'000'000)) + wall_ahead_.load() +
            std::chrono::duration_cast<std::chrono::milliseconds>(time_);
   }
   FakeWorld& add_world(WorldId id = 0, bool is_ready = true) {
@@ -348,6 +349,7 @@ class ServiceTest : public FolderFixture {
 
   ServiceOptions options_ = {.base = {}, .model_name = {}, .journal = {}};
   Seconds time_{1000};
+  std::atomic<std::chrono::milliseconds> wall_ahead_{std::chrono::milliseconds(0)};
   int64_t starts_ = 0;
   std::vector<WorldId> replaced_;
   std::mutex mutex_;

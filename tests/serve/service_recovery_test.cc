@@ -99,7 +99,22 @@ TEST_F(ServiceTest, AWorldThatAFrontFindsDropsItsRuns) {
   EXPECT_EQ(count_orders(found, WorldOrder::Kind::kDropAll), 1);
   found.tell({.kind = WorldEvent::Kind::kStep, .run = 5, .step = 1, .steps = 2});
   service_->read_world(0);  // of a run that is not known
-  EXPECT_TRUE(service_->status().is_ready());
+  EXPECT_FALSE(service_->status().is_ready());
+  found.ready();
+  service_->read_world(0);
+  ASSERT_TRUE(service_->status().is_ready());
+  EXPECT_EQ(service_->status().worlds.at(0).ranks, 1);
+}
+
+// It may be in a step that takes long.
+TEST_F(ServiceTest, AWorldThatAFrontFindsHasTimeToAnswer) {
+  start();
+  add_world(0, false);
+  service_->world_loaded(0);
+  for (int i = 0; i < 590; ++i) pass(1);
+  EXPECT_TRUE(replaced_.empty());
+  for (int i = 0; i < 20; ++i) pass(1);
+  EXPECT_EQ(replaced_, std::vector<WorldId>{0});
 }
 
 TEST_F(ServiceTest, RunsAreSavedNowAndThen) {

@@ -393,6 +393,27 @@ TEST_F(ServiceTest, AJobKeepsItsWarnings) {
   EXPECT_TRUE(find(accept(request(2)))->warnings.empty());
 }
 
+TEST_F(ServiceTest, TimesOfAJobAscendAndStayTheSame) {
+  start();
+  add_world();
+  const auto answer = begin_submit(request());
+  wall_ahead_ = std::chrono::minutes(1);  // before the disk has it
+  wait_for([&] { return answer->calls > 0; });
+  const JobView first = *answer->view;
+  wall_ahead_ = std::chrono::hours(-1);  // the clock is set back
+  step(2);
+  const std::string id = first.id;
+  JobView last;
+  const auto follower =
+      service_->follow("ann", id, 0, [&](const JobUpdate& update) { last = update.job; });
+  const JobView stored = finish(id);
+  EXPECT_EQ(last.state, JobState::kSucceeded);
+  EXPECT_EQ(stored.accepted, first.accepted);
+  EXPECT_EQ(stored.started, first.started);
+  EXPECT_LE(first.accepted, first.started);
+  EXPECT_LE(last.started, last.ended);
+}
+
 TEST_F(ServiceTest, ListsJobsInTheirOrder) {
   start();
   add_world();

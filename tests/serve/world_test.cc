@@ -125,6 +125,15 @@ TEST(WorldOfOneRank, SaysWhenItIsReady) {
   EXPECT_EQ(script.events[0].ranks, 1);
 }
 
+TEST(WorldOfOneRank, TellsANewFrontThatItIsReady) {
+  const Script script =
+      run_script(world_cases()[0], {{0, {begin_order(1, {request_of(1)})}}, {2, {plain_order(Kind::kDropAll)}}});
+  ASSERT_FALSE(script.events.empty());
+  EXPECT_EQ(script.events.back().kind, What::kReady);
+  EXPECT_EQ(script.events.back().ranks, 1);
+  EXPECT_GT(script.events.back().weights_bytes, 0U);
+}
+
 TEST(WorldOfOneRank, SaysThatItLivesWhileItIsIdle) {
   class Patient final : public WorldPort {
    public:
