@@ -32,7 +32,7 @@ double CostCurve::ratio(int64_t pictures) const {
 
 int64_t CostCurve::best(int64_t waiting, int64_t most) const {
   if (!steps_.contains(1)) return 1;
-  const int64_t last = std::min({waiting, most, steps_.rbegin()->first});
+  const int64_t last = std::min({waiting, most, most_, steps_.rbegin()->first});
   int64_t best = 1;
   double least = static_cast<double>(waiting) + 1;
   for (int64_t n = 2; n <= last; ++n) {

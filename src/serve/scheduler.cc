@@ -305,11 +305,16 @@ std::vector<Ended> Scheduler::completed(RunId id) {
   return ended;
 }
 
-std::vector<Ended> Scheduler::failed(RunId id) {
+std::vector<Ended> Scheduler::failed(RunId id, bool lacks_memory) {
   std::vector<Ended> ended;
   const auto found = runs_.find(id);
   if (found == runs_.end()) return ended;
   Run& run = found->second;
+  if (run.members.size() > 1 && lacks_memory) {
+    int64_t pictures = 0;
+    for (const Record* record : run.members) pictures += record->job.pictures;
+    curves_[run.members.front()->job.batch_key].lacks_memory(pictures);
+  }
   for (Record* record : last_to_first(run.members)) {
     if (run.is_shared) {
       record->is_single = true;

@@ -144,8 +144,9 @@ class Scheduler {
   // It has given its pictures: its jobs are encoding, but for those that were cancelled, which are returned.
   std::vector<Ended> completed(RunId run);
   // It has failed, because of a request or for lack of memory, while its world goes on. The only job of a run
-  // has failed by that, and is returned; those of a batch begin anew, each in a run of its own.
-  std::vector<Ended> failed(RunId run);
+  // has failed by that, and is returned; those of a batch begin anew, each in a run of its own. If it was for
+  // lack of memory, batches of this key have fewer pictures from now on.
+  std::vector<Ended> failed(RunId run, bool lacks_memory = false);
   // A job that was encoding has ended.
   void finished(std::string_view id);
 

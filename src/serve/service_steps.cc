@@ -63,9 +63,11 @@ void Service::measure_step(RunId id, Run& run, const WorldEvent& event) {
     }
     run.denoised += time - run.counted_at;
     run.longest = std::max(run.longest, step);
+    // A run that divides its pictures into groups takes as many steps for one of each picture.
+    const Seconds all = step * (static_cast<double>(event.steps) / static_cast<double>(run.steps));
     if (step > Seconds(0)) {
-      scheduler_.measured(run.batch_key, run.pictures, step);
-      estimates_.add_step(run.batch_key, run.work, step);
+      scheduler_.measured(run.batch_key, run.pictures, all);
+      estimates_.add_step(run.batch_key, run.work, all);
     }
     metrics_->steps.add(static_cast<double>(event.step - *run.counted));
     metrics_->step_seconds.observe({std::to_string(run.pictures)}, step.count());
@@ -126,7 +128,7 @@ void Service::run_failed(RunId id, const WorldEvent& event) {
     if (const JobPtr job = live(slot.id); job && job->run == id && !job->why)
       job->why = error_of(event, job->view.request.request, options_.base.model);
   }
-  const std::vector<Ended> ended = scheduler_.failed(id);
+  const std::vector<Ended> ended = scheduler_.failed(id, event.exit_code == static_cast<int>(ErrorKind::kMemory));
   for (const Ended& each : ended) end(each);
   for (const Slot& slot : slots) {  // those that begin again, alone
     if (const JobPtr job = live(slot.id)) job->why.reset();

@@ -70,6 +70,8 @@ TEST(CostCurve, ChoosesTheSizeOfLeastMean) {
   }
   EXPECT_EQ(curve.best(4, 16), 4);
   EXPECT_EQ(curve.best(4, 3), 3);
+  curve.lacks_memory(3);
+  EXPECT_EQ(curve.best(4, 16), 2);
   // Where two take nearly as long as one after the other, they share steps only if many more wait.
   CostCurve flat;
   flat.add(1, Seconds(1));

@@ -176,15 +176,17 @@ TEST_F(ServiceTest, TimeInWhichTheFrontStoodStillDoesNotCount) {
 // Two pictures take as long as one here, so that it is of use to paint strangers' pictures together.
 class ServiceBatchTest : public ServiceTest {
  protected:
-  std::vector<std::string> begin_batch() {
+  void measure(int64_t group = 100) {
     start();
-    add_world();
+    add_world().group = group;
     JobRequest two = request(1);
     two.request.num_images_per_prompt = 2;
     finish(accept(two));
     finish(accept(request(2)));
-    JobRequest long_one = request(3);
-    const std::string first = accept(long_one);
+  }
+  // Of two strangers whose jobs wait for the same world.
+  std::vector<std::string> begin_both() {
+    const std::string first = accept(request(3));
     std::vector<std::string> ids;
     for (const char* owner : {"ann", "bob"}) {
       JobRequest job = request(10 + ids.size());
@@ -192,6 +194,11 @@ class ServiceBatchTest : public ServiceTest {
       ids.push_back(accept(job));
     }
     finish(first);
+    return ids;
+  }
+  std::vector<std::string> begin_batch() {
+    measure();
+    std::vector<std::string> ids = begin_both();
     EXPECT_EQ(world().log.back().requests.size(), 2);
     return ids;
   }
@@ -218,6 +225,14 @@ TEST_F(ServiceBatchTest, AFailureOfABatchIsNobodysUntilItsJobsRunAlone) {
   const JobView ann = *find(ids[0]), bob = *find(ids[1], "bob");
   EXPECT_EQ(bytes_of_file(ann.results.at(0).path), expected_file(ann));
   EXPECT_EQ(bytes_of_file(bob.results.at(0).path), expected_file(bob));
+  begin_both();
+  EXPECT_EQ(world().log.back().requests.size(), 1) << "so many find no memory";
+}
+
+TEST_F(ServiceBatchTest, PicturesOfSeveralGroupsTakeTheStepsOfAll) {
+  measure(1);
+  begin_both();
+  EXPECT_EQ(world().log.back().requests.size(), 1);
 }
 
 TEST_F(ServiceBatchTest, ABatchGoesOnElsewhereWithoutThoseWhoHaveLeft) {
