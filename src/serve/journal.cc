@@ -198,6 +198,11 @@ std::vector<Acceptance> Journal::accept(std::span<const Submission> submissions)
   return acceptances;
 }
 
+void Journal::rewrite(const std::string& id, const std::string& request) {
+  Statement update(database_, "UPDATE jobs SET request = ? WHERE id = ? AND ended IS NULL");
+  update.bind(0, request).bind(1, id).run();
+}
+
 // What was saved of these jobs, each file once.
 std::vector<std::string> Journal::saved_files(std::span<const std::string> ids) {
   std::set<std::string> files;

@@ -99,6 +99,9 @@ class Journal {
   // newer version and for a database that is no journal. What has expired at `now` is removed.
   Journal(const JournalOptions& options, WallTime now);
 
+  // Replaces Submission::request of a job that has not ended.
+  void rewrite(const std::string& id, const std::string& request);
+
   // Accepts jobs, in this order. To accept many at once takes hardly longer than to accept one, since both
   // wait once for the disk. A client may be told that its job is accepted when this has returned, not before.
   // If it throws, none is accepted.

@@ -116,6 +116,12 @@ void JournalThread::record(Journal::Change change) {
   add(Task{.change = std::move(change)});
 }
 
+void JournalThread::rewrite(std::string id, std::string request) {
+  add([id = std::move(id), request = std::move(request)](Journal& journal) {
+    failure_in([&] { journal.rewrite(id, request); });
+  });
+}
+
 void JournalThread::succeed(const std::string& id, std::vector<File> files, std::optional<WallTime> started,
                             const std::string& seconds, Stored done) {
   add([=, this, files = std::move(files), done = std::move(done)](Journal& journal) {

@@ -37,6 +37,7 @@ class JournalThread {
   using Accepted = std::function<void(const std::variant<Acceptance, std::string>&)>;
   void accept(Submission submission, Accepted done);
   void record(Journal::Change change);
+  void rewrite(std::string id, std::string request);
 
   struct File {
     std::string content_type;

@@ -166,6 +166,7 @@ class Service final : public JobService {
   void measure_step(RunId id, Run& run, const WorldEvent& event);
   void save_if_due(RunId id, Run& run);
   void run_saved(RunId id, WorldEvent event);
+  void warned(const Run& run, const WorldEvent& event);
   void run_ended(RunId id, engine::Seconds seconds);
   void run_failed(RunId id, const WorldEvent& event);
   std::vector<JobPtr> back_to_queue(RunId id);

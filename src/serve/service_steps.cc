@@ -95,6 +95,18 @@ void Service::save_if_due(RunId id, Run& run) {
   send(world->second, plain_order(WorldOrder::Kind::kSave, id));
 }
 
+// What a run warns of may show a prompt. Where strangers share a run only the server's log has it.
+void Service::warned(const Run& run, const WorldEvent& event) {
+  if (run.is_shared) return;
+  const JobPtr job = live(run.slots.front().id);
+  if (!job) return;
+  JobView& view = job->view;
+  std::string warning = spell(without_paths(event.message, view.request.request, options_.base.model));
+  if (std::ranges::find(view.warnings, warning) != view.warnings.end()) return;
+  view.warnings.push_back(std::move(warning));
+  if (view.request.is_stored) journal_->rewrite(job->id(), write_stored_job(view));
+}
+
 void Service::run_ended(RunId id, engine::Seconds seconds) {
   // What rank 0 took to hand the pictures over, in place of writing files.
   seconds.total -= std::exchange(seconds.write, 0);

@@ -79,6 +79,8 @@ void Service::handle(WorldId id, WorldEvent event) {
     case Kind::kPicture:
     case Kind::kFrames:
       return pictured(run, std::move(event));
+    case Kind::kWarning:
+      return warned(run, event);
     case Kind::kEnded:
       return run_ended(event.run, event.seconds);
     case Kind::kFailed:

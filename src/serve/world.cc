@@ -90,6 +90,7 @@ class World {
         between_previews_(between_previews),
         group_(group_of(world)) {
     tell_ready();
+    if (port_ != nullptr) port_->take_warnings();  // of loading
   }
 
   // Takes the next orders and a step of every run. Returns whether the world goes on.
@@ -107,6 +108,7 @@ class World {
     }
     if (runs_.empty()) return true;
     session_->advance();
+    tell_warnings();
     end_runs();
     return true;
   }
@@ -348,6 +350,15 @@ class World {
     ready.ranks = group_.size;
     ready.weights_bytes = engine_.bytes_loaded();
     tell(ready);
+  }
+
+  // Whose they are is not known where several runs advance.
+  void tell_warnings() {
+    if (port_ == nullptr) return;
+    const std::vector<std::string> warnings = port_->take_warnings();
+    if (runs_.size() != 1) return;
+    for (const std::string& each : warnings)
+      tell({.kind = What::kWarning, .run = runs_.begin()->first, .message = each});
   }
 
   void tell_failure(int64_t run, const launch::Failure& failure) {

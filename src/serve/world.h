@@ -53,6 +53,7 @@ struct WorldEvent {
     kPicture,  // `image`, the picture `index` of the batch, request after request
     kFrames,   // `frames` of the video `index`, which may have one frame; its frames come in order
     kSaved,    // where the run stands: `saved`
+    kWarning,  // `message`: of what the run does, as that a prompt is too long
     kEnded,    // every picture is there; `seconds` of the run's parts
     kFailed    // the run has ended with `exit_code` and `message`
   };
@@ -77,6 +78,8 @@ class WorldPort {
   // Returns the orders that have come; waits for one for up to `wait`.
   virtual std::vector<WorldOrder> orders(std::chrono::milliseconds wait) = 0;
   virtual void tell(const WorldEvent& event) = 0;
+  // What was warned of on this rank since the last call.
+  virtual std::vector<std::string> take_warnings() { return {}; }
 };
 
 // Loads the weights that a request like `typical` needs and that stay in memory, so that the first run does

@@ -134,6 +134,9 @@ Frame frame_of(const WorldEvent& event) {
     case Kind::kSaved:
       frame.data = event.saved;
       break;
+    case Kind::kWarning:
+      text["message"] = event.message;
+      break;
     case Kind::kEnded:
       text["seconds"] = seconds_json(event.seconds);
       break;
@@ -171,6 +174,9 @@ WorldEvent event_of(const Frame& frame) {
         break;
       case Kind::kSaved:
         event.saved = frame.data;
+        break;
+      case Kind::kWarning:
+        event.message = text.at("message").get<std::string>();
         break;
       case Kind::kEnded:
         event.seconds = seconds_of(text.at("seconds").get<std::vector<double>>());

@@ -2,7 +2,11 @@
 
 #include <ATen/Parallel.h>
 
+#include <mutex>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/host.h"
 #include "core/log.h"
@@ -22,6 +26,24 @@ constexpr auto kMostStopped = std::chrono::seconds(2);
 // Without runs, ranks hear of each other this often.
 constexpr auto kIdle = std::chrono::seconds(1);
 
+// What this process has warned of.
+class Warnings {
+ public:
+  void add(const std::string& message) {
+    constexpr size_t kMost = 64;
+    const std::lock_guard lock(mutex_);
+    if (messages_.size() < kMost) messages_.push_back(message);
+  }
+  std::vector<std::string> take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(messages_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> messages_;
+};
+
 // A process of the world, and what it needs to begin.
 struct Place {
   const ServeOptions& options;
@@ -29,6 +51,7 @@ struct Place {
   int64_t number;       // of the world
   int64_t rank = 0;     // in the world
   Descriptor &control, &port;
+  Warnings& warnings;
 
   int64_t ranks_of_host() const { return job.ranks() * options.worlds; }
   int64_t rank_of_host() const { return number * job.ranks() + rank; }
@@ -38,7 +61,8 @@ struct Place {
 // no number.
 class FittingPort final : public WorldPort {
  public:
-  FittingPort(Descriptor socket, bool fits) : socket_(std::move(socket)) {
+  FittingPort(Descriptor socket, bool fits, Warnings& warnings)
+      : socket_(std::move(socket)), warnings_(warnings) {
     if (fits) share_.emplace();
   }
 
@@ -47,9 +71,11 @@ class FittingPort final : public WorldPort {
     return socket_.orders(wait);
   }
   void tell(const WorldEvent& event) override { socket_.tell(event); }
+  std::vector<std::string> take_warnings() override { return warnings_.take(); }
 
  private:
   SocketPort socket_;
+  Warnings& warnings_;
   std::optional<launch::ThreadShare> share_;
 };
 
@@ -87,7 +113,8 @@ void run_rank(const Place& place, const comm::World& world) {
   load_world(engine, world, place.options.parallel, job.settings.request);
   if (!is_first) return run_world(engine, world, place.options.parallel, nullptr, kIdle);
   ControlSocket(std::move(place.control)).tell({.kind = ControlMessage::Kind::kReady, .world = place.number});
-  FittingPort port(std::move(place.port), place.ranks_of_host() == 1 && !place.options.threads);
+  FittingPort port(std::move(place.port), place.ranks_of_host() == 1 && !place.options.threads,
+                   place.warnings);
   run_world(engine, world, place.options.parallel, &port, kIdle);
 }
 
@@ -95,13 +122,20 @@ void run_rank(const Place& place, const comm::World& world) {
 
 launch::Failure run_world_process(const ServeOptions& options, int64_t number, Descriptor control,
                                   Descriptor port) {
-  const ScopedLogSink sink([number](LogLevel level, const std::string& message) {
-    if (level == LogLevel::kWarning)
-      launch::say(fmt::format("tessera: world {}: warning: {}\n", number, spell(message)));
+  Warnings warnings;
+  const ScopedLogSink sink([number, &warnings](LogLevel level, const std::string& message) {
+    if (level != LogLevel::kWarning) return;
+    launch::say(fmt::format("tessera: world {}: warning: {}\n", number, spell(message)));
+    warnings.add(message);
   });
   const job::Job job = plan_world(options);
   for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
-  Place place{.options = options, .job = job, .number = number, .control = control, .port = port};
+  Place place{.options = options,
+              .job = job,
+              .number = number,
+              .control = control,
+              .port = port,
+              .warnings = warnings};
   if (job.ranks() == 1) {
     run_rank(place, comm::World());
     return {};

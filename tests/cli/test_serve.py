@@ -135,3 +135,13 @@ def test_serve_replaces_what_hangs(serve, victim):
     server.wait_for_line(f"{'front' if victim.endswith('front') else 'world 0'}: has been silent for 1")
     assert server.wait_for(job)["state"] == "succeeded"
     assert server.stop() == 0
+
+
+def test_serve_says_what_generate_would_warn_of(serve):
+    server = serve()
+    request = {"prompt": "circle " * 50, "max_sequence_length": 20, "height": 32, "width": 48, "use_resolution_binning": False, "num_inference_steps": 2}
+    job = server.submit(**request, guidance_scale=1, negative_prompt="red")
+    warnings = server.wait_for(job)["warnings"]
+    assert [warning for warning in warnings if warning.startswith("negative_prompt has no effect: guidance_scale is 1")], warnings
+    assert [warning for warning in warnings if warning.startswith("[tokenizer] the prompt 'circle ")], warnings
+    assert server.stop() == 0

@@ -206,6 +206,10 @@ class ServiceBatchTest : public ServiceTest {
 
 TEST_F(ServiceBatchTest, PicturesOfStrangersGoToTheirOwners) {
   const std::vector<std::string> ids = begin_batch();
+  const int64_t run = world().runs.begin()->first;
+  world().tell({.kind = WorldEvent::Kind::kWarning, .run = run, .message = "the prompt 'of ann' is cut"});
+  service_->read_world(0);
+  EXPECT_TRUE(find(ids[1], "bob")->warnings.empty());
   finish(ids[0]);
   wait_for([&] { return service_->is_idle(); });
   const JobView ann = *find(ids[0]), bob = *find(ids[1], "bob");

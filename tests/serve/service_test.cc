@@ -389,7 +389,14 @@ TEST_F(ServiceTest, AJobKeepsItsWarnings) {
   start();  // the request as it is stored has no negative prompt
   EXPECT_EQ(find(id)->warnings, warnings);
   add_world();
-  EXPECT_EQ(finish(id).warnings, warnings);
+  world().take_orders();
+  const int64_t run = world().runs.begin()->first;
+  for (int i = 0; i < 2; ++i)
+    world().tell({.kind = WorldEvent::Kind::kWarning, .run = run, .message = "[tokenizer] cut"});
+  service_->read_world(0);
+  ASSERT_EQ(find(id)->warnings.size(), 2U);
+  EXPECT_EQ(find(id)->warnings[1], "[tokenizer] cut");
+  EXPECT_EQ(finish(id).warnings.size(), 2U);
   EXPECT_TRUE(find(accept(request(2)))->warnings.empty());
 }
 

@@ -60,6 +60,9 @@ TEST(WorldFrames, EventsComeBackAsTheyWere) {
   WorldEvent ended{.kind = What::kEnded, .run = 1};
   ended.seconds = {.load = 1, .encode = 2, .denoise = 3, .decode = 4, .write = 5, .total = 6.25};
   EXPECT_EQ(event_of(frame_of(ended)).seconds.total, 6.25);
+  WorldEvent warning{.kind = What::kWarning, .run = 1};
+  warning.message = "it is too long";
+  EXPECT_EQ(event_of(frame_of(warning)).message, "it is too long");
   WorldEvent failed{.kind = What::kFailed, .run = 1};
   failed.exit_code = 5;
   failed.message = "no memory\xff";  // not UTF-8, as a path may be

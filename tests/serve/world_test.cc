@@ -134,6 +134,28 @@ TEST(WorldOfOneRank, TellsANewFrontThatItIsReady) {
   EXPECT_GT(script.events.back().weights_bytes, 0U);
 }
 
+TEST(WorldOfOneRank, TellsWhatARunWarnsOf) {
+  class Warning final : public WorldPort {
+   public:
+    std::vector<WorldOrder> orders(std::chrono::milliseconds /*wait*/) override {
+      ++turn;
+      if (turn == 1) return {begin_order(7, {request_of(1)})};
+      return turn == 4 ? std::vector{plain_order(Kind::kEnd)} : std::vector<WorldOrder>();
+    }
+    void tell(const WorldEvent& event) override {
+      if (event.kind == What::kWarning) told.emplace_back(event.run, event.message);
+    }
+    std::vector<std::string> take_warnings() override { return {"of turn " + std::to_string(turn)}; }
+    int turn = 0;
+    std::vector<std::pair<int64_t, std::string>> told;
+  } port;
+  engine::Engine engine(tiny(), engine::kNoLimit);
+  run_world(engine, {}, {}, &port, std::chrono::milliseconds(1));
+  const std::vector<std::pair<int64_t, std::string>> expected = {
+      {7, "of turn 1"}, {7, "of turn 2"}, {7, "of turn 3"}};
+  EXPECT_EQ(port.told, expected);
+}
+
 TEST(WorldOfOneRank, SaysThatItLivesWhileItIsIdle) {
   class Patient final : public WorldPort {
    public:
