@@ -13,30 +13,15 @@
 namespace tessera::job {
 namespace {
 
-// Returns the bytes of the files of weights below the model's folder. Files that cannot be read do not count.
-uint64_t bytes_of_files(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_regular_file(path, ignored)) return std::filesystem::file_size(path, ignored);
-  uint64_t sum = 0;
-  for (std::filesystem::recursive_directory_iterator each(path, ignored), end; !ignored && each != end;
-       each.increment(ignored)) {
-    std::error_code unreadable;
-    const uint64_t bytes = each->is_regular_file(unreadable) ? each->file_size(unreadable) : 0;
-    if (!unreadable) sum += bytes;
-  }
-  return sum;
-}
-
-// Returns more than ranks take, by a rule that costs nothing: on each of them, twice the bytes of the files
-// of weights, and for each pixel of a group of pictures the tensors of a decoder of 256 channels in fp32.
-uint64_t bound_of(const Job& job, int64_t local_ranks) {
+// Returns more than ranks take: on each of them, twice the bytes of the files of weights, and for each pixel
+// of a group of pictures the tensors of a decoder of 256 channels in fp32.
+uint64_t bound_of(const engine::Settings& settings, uint64_t weights, int64_t local_ranks) {
   constexpr uint64_t kOfPixel = 4096, kOfGroup = uint64_t{1} << 31;
-  const engine::Settings& settings = job.settings;
   const auto ranks = static_cast<uint64_t>(local_ranks);
   const uint64_t one =
       kOfPixel * static_cast<uint64_t>(settings.model_height * settings.model_width * settings.frames);
   const uint64_t all = one * static_cast<uint64_t>(settings.pictures());
-  return 2 * ranks * bytes_of_files(job.model.path()) + std::min(all, std::max(one * ranks, kOfGroup));
+  return 2 * ranks * weights + std::min(all, std::max(one * ranks, kOfGroup));
 }
 
 // Suggests what would make the run smaller.
@@ -74,24 +59,43 @@ std::optional<MemoryLack> find_lack(uint64_t need, const std::vector<MemoryLimit
   return std::nullopt;
 }
 
-std::optional<MemoryLack> find_lack(const Job& job, const plan::MemoryNeed& need, int64_t local_ranks) {
+std::optional<MemoryLack> find_lack(const Job& job, const plan::MemoryNeed& need, int64_t local_ranks,
+                                    const std::vector<MemoryLimit>& limits) {
   if (!job.settings.request.device.is_cpu()) return std::nullopt;
   const double share = static_cast<double>(local_ranks) / static_cast<double>(job.ranks());
-  auto lack = find_lack(static_cast<uint64_t>(static_cast<double>(need.most()) * share), memory_limits());
+  auto lack = find_lack(static_cast<uint64_t>(static_cast<double>(need.most()) * share), limits);
   if (lack) lack->message += "; try " + advice(job, need);
   return lack;
 }
 
+uint64_t bytes_of_weights(const engine::Model& model) {
+  const std::filesystem::path& path = model.path();
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored)) return std::filesystem::file_size(path, ignored);
+  uint64_t sum = 0;
+  for (std::filesystem::recursive_directory_iterator each(path, ignored), end; !ignored && each != end;
+       each.increment(ignored)) {
+    std::error_code unreadable;
+    const uint64_t bytes = each->is_regular_file(unreadable) ? each->file_size(unreadable) : 0;
+    if (!unreadable) sum += bytes;
+  }
+  return sum;
+}
+
+bool is_small(const engine::Settings& settings, uint64_t weights, int64_t local_ranks,
+              const std::vector<MemoryLimit>& limits) {
+  constexpr uint64_t kPart = 3;
+  const uint64_t bound = bound_of(settings, weights, local_ranks);
+  return std::all_of(limits.begin(), limits.end(), [&](const MemoryLimit& limit) {
+    return bound <= std::min(limit.most, limit.available) / kPart;
+  });
+}
+
 void require_memory(const Job& job, int64_t local_ranks) {
   if (!job.settings.request.device.is_cpu()) return;
-  constexpr uint64_t kPart = 3;
-  const uint64_t bound = bound_of(job, local_ranks);
   const std::vector<MemoryLimit> limits = memory_limits();
-  if (std::all_of(limits.begin(), limits.end(), [&](const MemoryLimit& limit) {
-        return bound <= std::min(limit.most, limit.available) / kPart;
-      }))
-    return;
-  const std::optional<MemoryLack> lack = find_lack(job, need_of(job), local_ranks);
+  if (is_small(job.settings, bytes_of_weights(job.model), local_ranks, limits)) return;
+  const std::optional<MemoryLack> lack = find_lack(job, need_of(job), local_ranks, limits);
   if (!lack) return;
   if (lack->is_certain) throw Error(ErrorKind::kMemory, "memory", lack->message);
   log_warning("{}", lack->message);

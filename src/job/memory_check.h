@@ -26,7 +26,15 @@ std::optional<MemoryLack> find_lack(uint64_t need, const std::vector<MemoryLimit
 
 // The same for ranks of the job that are on this host, with what may make the run smaller. Runs on GPUs lack
 // nothing here.
-std::optional<MemoryLack> find_lack(const Job& job, const plan::MemoryNeed& need, int64_t local_ranks);
+std::optional<MemoryLack> find_lack(const Job& job, const plan::MemoryNeed& need, int64_t local_ranks,
+                                    const std::vector<MemoryLimit>& limits = memory_limits());
+
+// The bytes of the model's files of weights. Files that cannot be read do not count.
+uint64_t bytes_of_weights(const engine::Model& model);
+// Whether ranks of a run take a small part of the memory by a rule that costs nothing, so that nobody has to
+// ask what they need. `weights` are those of the model's files.
+bool is_small(const engine::Settings& settings, uint64_t weights, int64_t local_ranks,
+              const std::vector<MemoryLimit>& limits);
 
 // Throws Error(kMemory) if ranks of the job that are on this host cannot have the memory that they need, and
 // warns if they need more than what is free. A job that takes a small part of the memory by any estimate is

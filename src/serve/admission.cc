@@ -123,7 +123,7 @@ Admitted admit_or_throw(const JobRequest& job, const job::Job& base, const Reque
   check_files(*settings);
   const parallel::Workload workload = engine::workload(*settings, base.model);
   const parallel::Layout layout = parallel::resolve_layout(base.arguments.parallel, workload, std::nullopt);
-  Admitted admitted{.settings = settings, .suffix = choose_suffix(job.suffix, *settings)};
+  Admitted admitted{.settings = settings, .layout = layout, .suffix = choose_suffix(job.suffix, *settings)};
   for (const std::string& each : settings->warnings)
     admitted.warnings.push_back(spell(without_paths(each, request, base.model)));
   require_encodable(admitted.suffix, *settings, base);

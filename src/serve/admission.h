@@ -23,8 +23,9 @@ struct RequestLimits {
 
 struct Admitted {
   std::shared_ptr<const engine::Settings> settings = {};
+  parallel::Layout layout = {};
   std::vector<std::string> warnings = {};  // for the client
-  std::string suffix = {};     // of the results
+  std::string suffix = {};                 // of the results
   std::string batch_key = {};  // a hash of engine::batch_key(), since thousands of jobs wait with theirs
   double work = 1;             // of a step (Estimates)
   bool may_be_saved = true;

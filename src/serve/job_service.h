@@ -49,8 +49,8 @@ struct JobRequest {
 
 // Why something was refused, or what ended a job.
 struct JobError {
-  // "invalid_value", "queue_full", "draining", "idempotency_conflict"; "out_of_memory", "failed", "crashed",
-  // "cancelled", "expired".
+  // "invalid_value", "queue_full", "draining", "idempotency_conflict"; "failed", "crashed", "cancelled",
+  // "expired"; "out_of_memory" for both.
   std::string code;
   std::string message;  // one line, in which fields have their plain names
   int status = 500;     // of HTTP
@@ -68,7 +68,7 @@ struct JobView {
   std::optional<Outlook> outlook = {};        // while it is queued
   WallTime accepted = {};
   std::optional<WallTime> started = {}, ended = {}, expires = {};
-  std::optional<JobError> error = {};  // of a job that has failed, was cancelled or has expired
+  std::optional<JobError> error = {};      // of a job that has failed, was cancelled or has expired
   std::vector<std::string> warnings = {};  // of what a request has without effect, and the like
   // When it has succeeded. They have no path if they are not stored.
   std::vector<StoredResult> results = {};

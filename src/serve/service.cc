@@ -56,6 +56,7 @@ Service::Service(ServiceOptions options, ServiceHooks hooks, Metrics& metrics)
       started_(hooks_.wall_clock()),
       metrics_(std::make_unique<Families>(metrics)),
       scheduler_(options_.scheduler),
+      memory_(options_.base, options_.memory),
       last_tick_(hooks_.clock()),
       journal_(std::make_unique<JournalThread>(options_.journal, hooks_.post, hooks_.wall_clock)),
       encoder_(std::make_unique<Encoder>(options_.base, options_.journal.folder / "encoding", hooks_.post)) {
@@ -133,7 +134,27 @@ void Service::admit_and_submit(JobRequest request, Submitted done) {
     remove_uploads(request.request.video.reference_paths);
     return done(std::move(*refused), false);
   }
-  const JobPtr job = create(request, std::get<Admitted>(admitted));
+  Admitted& taken = std::get<Admitted>(admitted);
+  if (const auto lack = memory_.known(taken)) return submit_admitted(request, taken, *lack, std::move(done));
+  encoder_->run(
+      [this, request = std::move(request), taken = std::move(taken), done = std::move(done)]() mutable {
+        const MemoryGate::Lack lack = memory_.look(taken);
+        hooks_.post([this, lack, request = std::move(request), taken = std::move(taken),
+                     done = std::move(done)]() mutable {
+          memory_.keep(taken, lack);
+          submit_admitted(request, taken, lack, std::move(done));
+        });
+      });
+}
+
+void Service::submit_admitted(const JobRequest& request, const Admitted& admitted,
+                              const MemoryGate::Lack& lack, Submitted done) {
+  if (!lack.empty()) {
+    remove_uploads(request.request.images);
+    remove_uploads(request.request.video.reference_paths);
+    return done(refusal("out_of_memory", lack, 400), false);
+  }
+  const JobPtr job = create(request, admitted);
   job->view.accepted = hooks_.wall_clock();
   // Ids are the order in which jobs were accepted, of those in one millisecond too.
   last_id_time_ = std::max(job->view.accepted, last_id_time_ + std::chrono::milliseconds(1));

@@ -18,6 +18,7 @@
 #include "serve/estimates.h"
 #include "serve/job_service.h"
 #include "serve/journal_thread.h"
+#include "serve/memory_gate.h"
 #include "serve/metrics.h"
 #include "serve/scheduler.h"
 #include "serve/stored_job.h"
@@ -29,6 +30,7 @@ struct ServiceOptions {
   job::Job base;  // admit(), Encoder
   std::string model_name;
   RequestLimits limits = {};
+  std::vector<MemoryLimit> memory = memory_limits();
   SchedulerOptions scheduler = {};
   JournalOptions journal;
 };
@@ -125,6 +127,8 @@ class Service final : public JobService {
   void remember(const LiveJob& job);
   bool attach(const JobRequest& request, const Submitted& done);
   void admit_and_submit(JobRequest request, Submitted done);
+  void submit_admitted(const JobRequest& request, const Admitted& admitted, const MemoryGate::Lack& lack,
+                       Submitted done);
   void begin_job(const JobPtr& job, Submitted done);
   void accepted(const JobPtr& job, const Submitted& done,
                 const std::variant<Acceptance, std::string>& answer);
@@ -189,6 +193,7 @@ class Service final : public JobService {
   std::unique_ptr<Families> metrics_;
   Scheduler scheduler_;
   Estimates estimates_;
+  MemoryGate memory_;
   std::map<std::string, JobPtr> jobs_;  // that have not ended, by id, which is their order
   std::map<std::pair<std::string, std::string>, std::string> keys_;  // ids, by owner and idempotency key
   // Ids, by owner and hash of the body, of the last requests.

@@ -23,8 +23,8 @@ JobError error_of(const WorldEvent& event, const engine::Request& request, const
     return {.code = "out_of_memory", .message = "there is too little memory for this request", .status = 503};
   const std::string message = without_paths(event.message, request, model);
   const auto names = [&](const std::string& file) { return event.message.find(file) != std::string::npos; };
-  const bool is_of_upload = std::ranges::any_of(request.images, names) ||
-                            std::ranges::any_of(request.video.reference_paths, names);
+  const bool is_of_upload =
+      std::ranges::any_of(request.images, names) || std::ranges::any_of(request.video.reference_paths, names);
   if (kind == ErrorKind::kUsage || (kind == ErrorKind::kInput && is_of_upload))
     return {.code = "invalid_value", .message = spell(message), .status = 400};
   return {.code = "failed", .message = "the run has failed; the server's log says why", .status = 500};
@@ -140,7 +140,8 @@ void Service::run_failed(RunId id, const WorldEvent& event) {
     if (const JobPtr job = live(slot.id); job && job->run == id && !job->why)
       job->why = error_of(event, job->view.request.request, options_.base.model);
   }
-  const std::vector<Ended> ended = scheduler_.failed(id, event.exit_code == static_cast<int>(ErrorKind::kMemory));
+  const std::vector<Ended> ended =
+      scheduler_.failed(id, event.exit_code == static_cast<int>(ErrorKind::kMemory));
   for (const Ended& each : ended) end(each);
   for (const Slot& slot : slots) {  // those that begin again, alone
     if (const JobPtr job = live(slot.id)) job->why.reset();

@@ -270,7 +270,8 @@ void Supervisor::obey(Child& child, const ControlMessage& message) {
   }
 }
 
-// Since the last look. The time for which this process itself stood still, perhaps together with others, does not count.
+// Since the last look. The time for which this process itself stood still, perhaps together with others, does
+// not count.
 void Supervisor::count_time() {
   const auto now = Clock::now();
   const Clock::duration passed = std::min<Clock::duration>(now - last_look_, 2 * look_);

@@ -244,9 +244,9 @@ class World {
   }
 
   void begin(const WorldOrder& order) {
-    auto [settings, saved] = port_ != nullptr
-                                 ? std::move(begun_.extract(order.run).mapped())
-                                 : Begun{.settings = resolve_all(order.requests, engine_.model()), .saved = {}};
+    auto [settings, saved] =
+        port_ != nullptr ? std::move(begun_.extract(order.run).mapped())
+                         : Begun{.settings = resolve_all(order.requests, engine_.model()), .saved = {}};
     // A session has one layout, which depends on the requests' shape; all of its runs are alike.
     if (runs_.empty()) session_.emplace(engine_, layout_of(settings, engine_.model(), options_, group_.size));
     const engine::Observer observer =

@@ -159,9 +159,8 @@ TEST_F(SdApi, ClientsSendMoreThanTheyNeed) {
   jobs_.jobs[0].view.warnings = {"of the job"};
   jobs_.succeed(0, {"x"});
   const std::string warnings = Json::parse(exchange->json()["info"].get<std::string>())["warnings"].dump();
-  for (const char* const word :
-       {"weights of words", "CLIP_stop_at_last_layers", "filter_nsfw", "save_images", "newer is unknown",
-        "of the job"})
+  for (const char* const word : {"weights of words", "CLIP_stop_at_last_layers", "filter_nsfw", "save_images",
+                                 "newer is unknown", "of the job"})
     EXPECT_NE(warnings.find(word), std::string::npos) << word << " in " << warnings;
   EXPECT_EQ(warnings.find("alwayson"), std::string::npos);
 }

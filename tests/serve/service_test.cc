@@ -174,6 +174,27 @@ TEST_F(ServiceTest, LimitsAreKeptBeforeAnyWork) {
   EXPECT_EQ(count_orders(world, WorldOrder::Kind::kBegin), 0);
 }
 
+TEST_F(ServiceTest, WhatCannotHaveItsMemoryIsRefused) {
+  options_.memory = {{.name = "this machine", .most = uint64_t{32} << 20}};
+  start();
+  JobRequest job = request();
+  job.request.height = job.request.width = 1024;
+  for (int i = 0; i < 2; ++i) {  // the second time without another look
+    const auto answer = begin_submit(job);
+    EXPECT_EQ(answer->calls, i);
+    wait_for([&] { return answer->calls > 0; });
+    ASSERT_TRUE(answer->refusal);
+    EXPECT_EQ(answer->refusal->error.code, "out_of_memory");
+    EXPECT_EQ(answer->refusal->error.status, 400);
+    const std::string& message = answer->refusal->error.message;
+    EXPECT_TRUE(message.starts_with("the run needs about ")) << message;
+    EXPECT_NE(message.find("but this machine has 32.0 MiB; try a smaller size"), std::string::npos)
+        << message;
+  }
+  accept(request());
+  EXPECT_EQ(service_->status().queued, 1);
+}
+
 TEST_F(ServiceTest, FilesOfARefusedRequestAreRemoved) {
   start();
   JobRequest job = request();
@@ -411,8 +432,7 @@ TEST_F(ServiceTest, TimesOfAJobAscendAndStayTheSame) {
   step(2);
   const std::string id = first.id;
   JobView last;
-  const auto follower =
-      service_->follow("ann", id, 0, [&](const JobUpdate& update) { last = update.job; });
+  const auto follower = service_->follow("ann", id, 0, [&](const JobUpdate& update) { last = update.job; });
   const JobView stored = finish(id);
   EXPECT_EQ(last.state, JobState::kSucceeded);
   EXPECT_EQ(stored.accepted, first.accepted);

@@ -126,8 +126,8 @@ TEST(WorldOfOneRank, SaysWhenItIsReady) {
 }
 
 TEST(WorldOfOneRank, TellsANewFrontThatItIsReady) {
-  const Script script =
-      run_script(world_cases()[0], {{0, {begin_order(1, {request_of(1)})}}, {2, {plain_order(Kind::kDropAll)}}});
+  const Script script = run_script(
+      world_cases()[0], {{0, {begin_order(1, {request_of(1)})}}, {2, {plain_order(Kind::kDropAll)}}});
   ASSERT_FALSE(script.events.empty());
   EXPECT_EQ(script.events.back().kind, What::kReady);
   EXPECT_EQ(script.events.back().ranks, 1);
