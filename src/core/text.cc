@@ -1,12 +1,13 @@
 #include "core/text.h"
 
 #include <fmt/format-inl.h>
+#include <sys/random.h>
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <cerrno>
 #include <numeric>
-#include <random>
+#include <system_error>
 #include <utility>
 
 // This is the compiled part of fmt, once for the whole program: the headers that libtorch ships come without
@@ -213,20 +214,24 @@ std::optional<std::string> decode_base64(std::string_view text) {
   return result;
 }
 
+// Not by std::random_device, which asks the processor what it is each time one is made: under a hypervisor
+// that takes 15 us.
 void random_bytes(std::span<std::byte> bytes) {
-  std::random_device random;
   while (!bytes.empty()) {
-    const std::random_device::result_type word = random();
-    const size_t count = std::min(sizeof(word), bytes.size());
-    std::memcpy(bytes.data(), &word, count);
-    bytes = bytes.subspan(count);
+    const ssize_t got = ::getrandom(bytes.data(), bytes.size(), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw std::system_error(errno, std::generic_category(), "no random bytes");
+    bytes = bytes.subspan(static_cast<size_t>(got));
   }
 }
 
 std::string random_name(int words) {
-  std::random_device random;
   std::string name;
-  for (int i = 0; i < words; ++i) name += fmt::format("{:08x}", random());
+  for (int i = 0; i < words; ++i) {
+    uint32_t word = 0;
+    random_bytes(std::as_writable_bytes(std::span(&word, 1)));
+    name += fmt::format("{:08x}", word);
+  }
   return name;
 }
 

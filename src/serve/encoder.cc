@@ -46,6 +46,14 @@ Encoder::File timed(const Make& make) {
   return {.bytes = std::move(bytes), .seconds = seconds.count()};
 }
 
+job::Job with_settings(const job::Job& base, const engine::Settings& settings) {
+  job::Job job = base;
+  job.settings = settings;
+  job.layout =
+      parallel::resolve_layout(job.arguments.parallel, engine::workload(settings, job.model), std::nullopt);
+  return job;
+}
+
 Encoder::File encode_picture(const std::string& suffix, const Image& image, const ImageText& text) {
   return timed([&] {
     return std::make_shared<const std::string>(media::encode_image("result" + suffix, image, text));
@@ -101,18 +109,29 @@ void Encoder::work() {
 }
 
 ImageText Encoder::text_of(const job::Job& base, const engine::Settings& settings, int64_t index) {
-  job::Job job = base;
-  job.settings = settings;
-  job.layout =
-      parallel::resolve_layout(job.arguments.parallel, engine::workload(settings, job.model), std::nullopt);
-  return job::png_text(job, index);
+  return job::png_text(with_settings(base, settings), index);
+}
+
+const job::Job& Encoder::plan(const std::string& job, const engine::Request& request) {
+  const auto found = jobs_.find(job);
+  if (found != jobs_.end()) return found->second;
+  return jobs_.emplace(job, with_settings(base_, engine::resolve(request, base_.model))).first->second;
+}
+
+void Encoder::expect(const std::string& job, const engine::Request& request) {
+  run([this, job, request] {
+    made_by([&]() -> Made {  // what is wrong is told when a picture comes
+      plan(job, request);
+      return File();
+    });
+  });
 }
 
 void Encoder::encode(Picture picture, Image image, Done done) {
   run([this, picture = std::move(picture), image = std::move(image), done = std::move(done)] {
     Made made = made_by([&] {
-      const engine::Settings settings = engine::resolve(picture.request, base_.model);
-      return encode_picture(picture.suffix, image, text_of(base_, settings, picture.index));
+      const job::Job& job = plan(picture.job, picture.request);
+      return encode_picture(picture.suffix, image, job::png_text(job, picture.index));
     });
     post_([done, made = std::move(made)] { done(made); });
   });
@@ -145,16 +164,16 @@ Encoder::File Encoder::add(const Picture& picture, const VideoFrames& frames) {
     const Image image{.height = frames.height,
                       .width = frames.width,
                       .pixels = {frames.pixels.begin(), frames.pixels.end()}};
-    const ImageText text = text_of(base_, engine::resolve(picture.request, base_.model), picture.index);
-    return encode_picture(picture.suffix, image, text);
+    const job::Job& job = plan(picture.job, picture.request);
+    return encode_picture(picture.suffix, image, job::png_text(job, picture.index));
   }
   Video& video = videos_[{picture.job, picture.index}];
   if (frames.first == 0) {  // of a run that has begun anew, too
     video.writer.reset();
     video.seconds = 0;
     video.path = folder_ / fmt::format("{}.{}{}", picture.job, picture.index, picture.suffix);
-    const engine::Settings settings = engine::resolve(picture.request, base_.model);
-    video.writer.emplace(video.path, job::video_format(settings, text_of(base_, settings, picture.index)));
+    const job::Job& job = plan(picture.job, picture.request);
+    video.writer.emplace(video.path, job::video_format(job.settings, job::png_text(job, picture.index)));
   }
   if (!video.writer) input_error("video", "its beginning is missing");
   File file = timed([&]() -> std::shared_ptr<const std::string> {
@@ -174,7 +193,10 @@ Encoder::File Encoder::add(const Picture& picture, const VideoFrames& frames) {
 }
 
 void Encoder::forget(const std::string& job) {
-  run([this, job] { std::erase_if(videos_, [&](const auto& each) { return each.first.first == job; }); });
+  run([this, job] {
+    jobs_.erase(job);
+    std::erase_if(videos_, [&](const auto& each) { return each.first.first == job; });
+  });
 }
 
 }  // namespace tessera::serve

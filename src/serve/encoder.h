@@ -50,11 +50,13 @@ class Encoder {
   // A file, or what is wrong.
   using Made = std::variant<File, std::string>;
   using Done = std::function<void(Made)>;
+  // Plans a job while its run computes, so that nobody waits for that when its pictures come.
+  void expect(const std::string& job, const engine::Request& request);
   // The bytes are those of the file that `tessera generate` writes.
   void encode(Picture picture, Image image, Done done);
   // Frames of a video follow each other. Calls back when it is whole, or cannot be.
   void add_frames(Picture picture, VideoFrames frames, Done done);
-  // Forgets videos of a job that are not whole.
+  // Forgets the plan of a job, and videos of it that are not whole.
   void forget(const std::string& job);
   // A small JPEG.
   void preview(Image image, Done done);
@@ -71,12 +73,14 @@ class Encoder {
     double seconds = 0;  // that it has taken so far
   };
   void work();
+  const job::Job& plan(const std::string& job, const engine::Request& request);
   File add(const Picture& picture, const VideoFrames& frames);
 
   const job::Job base_;
   const std::filesystem::path folder_;
   const Post post_;
-  std::map<std::pair<std::string, int64_t>, Video> videos_;  // for the thread alone
+  std::map<std::pair<std::string, int64_t>, Video> videos_;  // for the thread alone, as the next one
+  std::map<std::string, job::Job> jobs_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;

@@ -107,7 +107,7 @@ std::string read_memory(int memory, uint64_t begin, uint64_t size) {
 
 // `attached` is what came with the packet. It is taken if it is the frame's memory, and stays if it was
 // passed.
-Frame frame_of(const std::string& packet, Descriptor& attached) {
+Frame frame_of(std::string_view packet, Descriptor& attached) {
   Header header;
   const auto damaged = [] { throw Error(ErrorKind::kPeer, "frames", "this is no frame"); };
   if (packet.size() < sizeof header) damaged();
@@ -120,8 +120,8 @@ Frame frame_of(const std::string& packet, Descriptor& attached) {
             .data = read_memory(memory.number(), header.text, header.data)};
   }
   if (!is_in_packet) damaged();
-  return {.text = packet.substr(sizeof header, header.text),
-          .data = packet.substr(sizeof header + header.text)};
+  return {.text = std::string(packet.substr(sizeof header, header.text)),
+          .data = std::string(packet.substr(sizeof header + header.text))};
 }
 
 }  // namespace
@@ -170,15 +170,14 @@ bool FrameSocket::flush() {
 
 std::optional<Frame> FrameSocket::read(std::chrono::milliseconds wait) {
   const Deadline end = std::chrono::steady_clock::now() + wait;
-  std::string packet(sizeof(Header) + kMostInPacket, '\0');
+  packet_.resize(sizeof(Header) + kMostInPacket);
   while (true) {
-    Message message(packet.data(), packet.size());
+    Message message(packet_.data(), packet_.size());
     const ssize_t got = message.receive(socket_.number());
     if (got > 0) {
       passed_ = message.attached();
       if (message.is_cut()) throw Error(ErrorKind::kPeer, "frames", "a frame is too long");
-      packet.resize(static_cast<size_t>(got));
-      return frame_of(packet, passed_);
+      return frame_of(std::string_view(packet_).substr(0, static_cast<size_t>(got)), passed_);
     }
     if (got == 0 || is_closed(errno)) closed();
     if (errno != EAGAIN && errno != EWOULDBLOCK)

@@ -54,6 +54,7 @@ class FrameSocket {
 
   Descriptor socket_, passed_ = Descriptor();
   std::deque<Packet> unsent_;
+  std::string packet_;  // read()
 };
 
 }  // namespace tessera::serve

@@ -59,11 +59,6 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kLinger = 1 << 20;  // bytes that a refused request may still send
 constexpr auto kLingerTime = std::chrono::seconds(2);
 
-// An empty text that is assigned leaves a text its memory, and thousands of connections have such texts.
-void release(std::string& text) {
-  std::string().swap(text);
-}
-
 std::string date() {
   const std::time_t now = std::time(nullptr);
   std::tm parts = {};
@@ -126,9 +121,9 @@ class Answer final : public Exchange {
   void begin_events() override {
     if (std::exchange(is_begun_, true) || connection_->is_gone()) return;
     connection_->begin_events(request_);
-    // A stream may be open for hours, and there may be thousands.
+    // A stream may be open for hours, and there may be thousands. Assigning an empty text would keep memory.
     NamedTexts().swap(request_.headers);
-    release(request_.body);
+    std::string().swap(request_.body);
   }
   void send(const Event& event) override {
     if (is_begun_ && !is_over_ && !connection_->is_gone()) connection_->send(write_event(event));
@@ -408,7 +403,7 @@ void Connection::write_next() {
 
 void Connection::finish() {
   content_.reset();
-  release(head_);
+  std::string().swap(head_);
   answer_.reset();
   if (keeps_alive_) return wait_for_request();
   ErrorCode ignored;
@@ -483,7 +478,7 @@ void Connection::end_events() {
 void Connection::write_events() {
   if (is_writing_ || is_gone_ || server_.is_over) return;
   if (pending_.empty()) {
-    release(piece_);
+    std::string().swap(piece_);
     if (!is_ending_) return;
     is_stream_ = false;
     server_.streams.erase(this);

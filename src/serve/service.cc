@@ -376,7 +376,7 @@ void Service::end(const JobPtr& job, JobState state, std::optional<JobError> err
   view.expires = *view.ended + options_.journal.time_to_live;
   view.error = std::move(error);
   job->run.reset();
-  if (view.frames > 1) encoder_->forget(id);
+  encoder_->forget(id);
   remove_uploads(view.request.request.images);
   remove_uploads(view.request.request.video.reference_paths);
   if (view.request.is_stored && state != JobState::kSucceeded)

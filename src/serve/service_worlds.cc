@@ -156,7 +156,7 @@ std::vector<Service::JobPtr> Service::back_to_queue(RunId id) {
     JobView& view = job->view;
     view.state = JobState::kQueued;
     view.attempts = scheduler_.crashes(slot.id);
-    if (view.frames > 1) encoder_->forget(slot.id);
+    encoder_->forget(slot.id);
     if (view.request.is_stored)
       journal_->record({.id = slot.id, .state = view.state, .attempts = view.attempts, .error = {}});
     jobs.push_back(job);
@@ -266,6 +266,7 @@ std::vector<Service::JobPtr> Service::start(WorldId id, const Decision::Start& s
   } else {
     order_run(start.run, saved == saved_.end() ? nullptr : saved->second.bytes);
   }
+  for (const JobPtr& job : jobs) encoder_->expect(job->id(), job->view.request.request);
   return jobs;
 }
 
