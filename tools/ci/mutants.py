@@ -47,7 +47,7 @@ CASES = ROOT / "tests" / "cases" / "mutants"
 ALL_TESTS = (("unit", None), ("capped", None), ("cli", None))
 LIMIT = 3600  # seconds for a build or for all tests
 LIMIT_OF_SELECTED = 300  # seconds for the tests that run first, which should take a few
-OF_LIBRARY = re.compile(r"tessera_(fast|plain)\.dir")
+OF_LIBRARY = re.compile(r"tessera_(cli|fast|plain)\.dir")
 RUNNING = set()  # commands, which do not hear of Ctrl-C themselves
 
 
