@@ -179,6 +179,9 @@ std::optional<Frame> FrameSocket::read(std::chrono::milliseconds wait) {
       if (message.is_cut()) throw Error(ErrorKind::kPeer, "frames", "a frame is too long");
       return frame_of(std::string_view(packet_).substr(0, static_cast<size_t>(got)), passed_);
     }
+    // The system says once that the other end was closed with something unread, before it gives what that end
+    // had sent.
+    if (got < 0 && errno == ECONNRESET && !std::exchange(is_reset_, true)) continue;
     if (got == 0 || is_closed(errno)) closed();
     if (errno != EAGAIN && errno != EWOULDBLOCK)
       throw Error(ErrorKind::kPeer, "frames", "cannot read: " + system_reason(errno));

@@ -37,7 +37,7 @@ class FrameSocket {
   bool has_unsent() const { return !unsent_.empty(); }
 
   // Returns the next frame, or nothing if none comes within `wait`. Throws Error(kPeer) at the end of the
-  // stream and for what is no frame.
+  // stream, after all frames that the other end has sent, and for what is no frame.
   std::optional<Frame> read(std::chrono::milliseconds wait = std::chrono::milliseconds(0));
   // The descriptor that came with the frame that was read last; -1 if none did.
   Descriptor take_passed() { return std::exchange(passed_, Descriptor()); }
@@ -55,6 +55,7 @@ class FrameSocket {
   Descriptor socket_, passed_ = Descriptor();
   std::deque<Packet> unsent_;
   std::string packet_;  // read()
+  bool is_reset_ = false;
 };
 
 }  // namespace tessera::serve

@@ -240,6 +240,9 @@ void Supervisor::note(Child& child, int status) {
 void Supervisor::read(Child& child) {
   try {
     if (child.control) child.control->flush();
+  } catch (const Error&) {  // it has ended, and may have said why
+  }
+  try {
     while (child.control) {
       const auto message = child.control->read();
       if (!message) return;

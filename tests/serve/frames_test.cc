@@ -62,6 +62,16 @@ TEST(Frames, WaitForOneThatDoesNotRead) {
   EXPECT_EQ(pair.b.read(), std::nullopt);
 }
 
+TEST(Frames, OfAnEndThatIsClosedAreReadWhateverItHasLeftUnread) {
+  Pair pair;
+  pair.a.send({.text = "unread", .data = ""});
+  pair.b.send({.text = "last words", .data = ""});
+  pair.b = FrameSocket(Descriptor());
+  EXPECT_EQ(pair.a.read()->text, "last words");
+  EXPECT_THROW(pair.a.read(), Error);
+  EXPECT_THROW(pair.a.read(), Error);
+}
+
 TEST(Frames, AreWaitedFor) {
   Pair pair;
   EXPECT_EQ(pair.b.read(milliseconds(20)), std::nullopt);
