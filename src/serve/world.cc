@@ -127,6 +127,8 @@ class World {
   // What an order to begin or to resume comes to.
   struct Begun {
     std::vector<engine::Settings> settings;
+    std::string key;  // batch_key()
+    parallel::Layout layout;
     engine::SavedRun saved;
   };
 
@@ -183,6 +185,15 @@ class World {
     }
   }
 
+  // Of an order to begin or to resume, without what was saved.
+  Begun plan(const WorldOrder& order) const {
+    Begun begun{
+        .settings = resolve_all(order.requests, engine_.model()), .key = {}, .layout = {}, .saved = {}};
+    begun.key = engine::batch_key(begun.settings.front());
+    begun.layout = layout_of(begun.settings, engine_.model(), options_, group_.size);
+    return begun;
+  }
+
   // On rank 0: whether all ranks can carry it out. Says so to the front if not.
   bool is_possible(const WorldOrder& order, Keys& keys) {
     switch (order.kind) {
@@ -202,15 +213,13 @@ class World {
     }
     TESSERA_CHECK(!keys.contains(order.run), "run {} is under way", order.run);
     try {
-      Begun begun{.settings = resolve_all(order.requests, engine_.model()), .saved = {}};
+      Begun begun = plan(order);
       engine::Batch batch(begun.settings);
-      layout_of(begun.settings, engine_.model(), options_, group_.size);
       if (order.kind == Kind::kResume)
         begun.saved = engine::read_saved_run(order.saved, engine_.model(), "saved run");
-      const std::string key = engine::batch_key(begun.settings.front());
-      if (!keys.empty() && key != keys.begin()->second)
+      if (!keys.empty() && begun.key != keys.begin()->second)
         usage_error("run", "its requests are not like those under way");
-      keys[order.run] = key;
+      keys[order.run] = begun.key;
       begun_[order.run] = std::move(begun);
       return true;
     } catch (const std::exception&) {
@@ -244,11 +253,10 @@ class World {
   }
 
   void begin(const WorldOrder& order) {
-    auto [settings, saved] =
-        port_ != nullptr ? std::move(begun_.extract(order.run).mapped())
-                         : Begun{.settings = resolve_all(order.requests, engine_.model()), .saved = {}};
+    auto [settings, key, layout, saved] =
+        port_ != nullptr ? std::move(begun_.extract(order.run).mapped()) : plan(order);
     // A session has one layout, which depends on the requests' shape; all of its runs are alike.
-    if (runs_.empty()) session_.emplace(engine_, layout_of(settings, engine_.model(), options_, group_.size));
+    if (runs_.empty()) session_.emplace(engine_, layout);
     const engine::Observer observer =
         port_ != nullptr ? observer_of(order.run, settings.front()) : engine::Observer();
     engine::Session::Id id = 0;
@@ -258,8 +266,7 @@ class World {
       saved.requests = settings;
       id = session_->resume(saved, observer);
     }
-    runs_[order.run] = {
-        .id = id, .key = engine::batch_key(settings.front()), .preview_every = order.preview_every};
+    runs_[order.run] = {.id = id, .key = key, .preview_every = order.preview_every};
   }
 
   // A run that works with activations of earlier steps goes on unsaved, and begins again elsewhere.
