@@ -51,7 +51,10 @@ serve::ServeOptions serve_options(const FieldOptions& options) {
   Json layout = options.given(parallel::parallel_fields());
   layout.update(options.given(job::run_fields()));
   require_plan_options(layout);
-  if (!serve.folder.empty()) return serve;
+  if (options.given(serve::serve_fields()).contains("folder")) {
+    if (serve.folder.empty()) usage_error("--folder", "names no folder");
+    return serve;
+  }
   const auto folder = state_folder();
   if (!folder) usage_error("--folder", "is needed where neither XDG_STATE_HOME nor HOME names a folder");
   serve.folder = (*folder / "serve").string();

@@ -56,7 +56,9 @@ std::string_view host_of(std::string_view origin) {
 
 std::vector<Key> read_keys(const std::filesystem::path& file) {
   struct stat status = {};
-  if (::stat(file.c_str(), &status) == 0 && (status.st_mode & 077) != 0)
+  const bool is_there = ::stat(file.c_str(), &status) == 0;
+  if (is_there && S_ISDIR(status.st_mode)) usage_error(file.string(), "is a folder, not a file of keys");
+  if (is_there && (status.st_mode & 077) != 0)
     usage_error(file.string(), "others than its owner may use this file of keys; chmod 600 it");
   std::vector<Key> keys;
   std::istringstream lines(read_file(file, kMostKeyFile));
@@ -68,15 +70,28 @@ std::vector<Key> read_keys(const std::filesystem::path& file) {
     std::string more;
     if (!(words >> key.owner) || key.owner.starts_with("#")) continue;
     const std::string where = fmt::format("{}:{}", file.string(), number);
-    if (!(words >> key.secret) || words >> more) usage_error(where, "a line must be OWNER KEY");
+    if (!(words >> key.secret) || words >> more) usage_error(where, "a line must be NAME KEY");
     if (key.secret.size() < kLeastSecret)
       usage_error(where, "the key has {} characters, it needs {}", key.secret.size(), kLeastSecret);
     const auto is_same = [&](const Key& other) { return other.secret == key.secret; };
     if (std::any_of(keys.begin(), keys.end(), is_same)) usage_error(where, "the key occurs twice");
     keys.push_back(std::move(key));
   }
-  if (keys.empty()) usage_error(file.string(), "there is no key in this file; each line is OWNER KEY");
+  if (keys.empty()) usage_error(file.string(), "there is no key in this file; each line is NAME KEY");
   return keys;
+}
+
+void require_names(const std::vector<std::string>& origins, const std::vector<std::string>& hosts) {
+  for (const std::string& origin : origins) {
+    const std::string_view host = host_of(origin);
+    if (origin != "*" && (host.empty() || host.find_first_of("/?# ") != host.npos))
+      usage_error(field("allow_origin"), "must be as https://example.org, or *, got '{}'", printable(origin));
+  }
+  for (const std::string& host : hosts) {
+    if (host.empty() || host != without_port(host) || host.find_first_of("/?# ") != host.npos)
+      usage_error(field("allow_host"), "must be the name of a host, without a port, got '{}'",
+                  printable(host));
+  }
 }
 
 Access::Verdict Access::check(const NamedTexts& headers, bool is_public) const {

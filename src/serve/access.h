@@ -15,10 +15,13 @@ struct Key {
   std::string owner, secret;
 };
 
-// Reads a file of lines "OWNER KEY"; empty lines and those that begin with # are skipped. Throws
+// Reads a file of lines "NAME KEY"; empty lines and those that begin with # are skipped. Throws
 // Error(kUsage) with the line for another form, a key of less than 16 characters or one that occurs twice,
 // and for a file that others than its owner may read or that has no key.
 std::vector<Key> read_keys(const std::filesystem::path& file);
+
+// Throws Error(kUsage) for what no request can have as its origin, or as the name of its host (Access).
+void require_names(const std::vector<std::string>& origins, const std::vector<std::string>& hosts);
 
 struct Access {
   std::vector<Key> keys;             // none: everybody may do everything, as the owner ""

@@ -11,13 +11,14 @@
 
 #include "core/error.h"
 #include "core/system_call.h"
+#include "core/text.h"
 #include "serve/http.h"
 
 namespace tessera::serve {
 namespace {
 
 constexpr std::string_view kUnix = "unix:";
-constexpr int kBacklog = 4096;
+constexpr int kBacklog = 4096, kLastPort = 65535;
 
 Descriptor make_socket(int family) {
   Descriptor made(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -36,7 +37,8 @@ int listen_on_file(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path)
-    usage_error(path, "the path of a socket has 1 to {} bytes", sizeof address.sun_path - 1);
+    usage_error(std::string(kUnix) + path, "the path of a socket has 1 to {} bytes",
+                sizeof address.sun_path - 1);
   std::memcpy(address.sun_path, path.data(), path.size());
   struct stat status = {};
   if (::lstat(path.c_str(), &status) == 0) {
@@ -56,15 +58,21 @@ int listen_on_file(const std::string& path) {
 int listen_on(const std::string& address) {
   if (address.starts_with(kUnix)) return listen_on_file(address.substr(kUnix.size()));
   const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0)
+  if (colon == std::string::npos || colon == 0 || address.find("://") != std::string::npos)
     usage_error(address, "an address to listen on is HOST:PORT or unix:PATH");
   std::string host = address.substr(0, colon);
+  const std::string port = address.substr(colon + 1);
+  // getaddrinfo() takes larger ones and leaves bits out.
+  const bool is_number =
+      !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == port.npos;
+  if (!is_number || std::stoi(port) > kLastPort)
+    usage_error(address, "the port must be from 0 to {}, got '{}'", kLastPort, printable(port));
   if (host.starts_with("[") && host.ends_with("]")) host = host.substr(1, host.size() - 2);
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  if (const int code = ::getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found); code != 0)
+  if (const int code = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found); code != 0)
     usage_error(address, "cannot listen: {}", ::gai_strerror(code));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owned(found, &::freeaddrinfo);
   Descriptor listener = make_socket(found->ai_family);

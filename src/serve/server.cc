@@ -97,6 +97,7 @@ void require_keys(const ServeOptions& options, const std::vector<std::string>& a
 }  // namespace
 
 launch::Failure run_server(const ServeOptions& options, const ServerVoice& voice) {
+  require_names(options.allow_origin, options.allow_host);
   const Descriptor lock = take_folder(options.folder);
   Listeners listeners(options.listen);
   require_keys(options, listeners.addresses());

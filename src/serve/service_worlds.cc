@@ -25,7 +25,7 @@ constexpr Seconds kCleaningInterval{60};
 }  // namespace
 
 void Service::add_world(WorldId id, std::unique_ptr<WorldLink> link, int64_t restarts) {
-  lose_world(id, "another process has taken its place");
+  if (worlds_.contains(id)) lose_world(id, "another process has taken its place");
   World& world = worlds_[id];
   world.link = std::move(link);
   world.restarts = restarts;

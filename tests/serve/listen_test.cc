@@ -31,6 +31,7 @@ TEST(Keys, AreReadFromAFileThatIsItsOwnersAlone) {
   write("alice 0123456789abcdef\n");
   std::filesystem::permissions(file, std::filesystem::perms::group_read, std::filesystem::perm_options::add);
   EXPECT_THROW(read_keys(file), Error);
+  EXPECT_THROW(read_keys(folder.path()), Error);
 }
 
 TEST(Listen, TakesTheAddressesOfHostsAndFiles) {
@@ -48,9 +49,19 @@ TEST(Listen, TakesTheAddressesOfHostsAndFiles) {
   const Descriptor second(listen_on(path));  // nobody answers at what the first left
   std::ofstream(folder.path() / "file") << "x";
   EXPECT_THROW(listen_on("unix:" + (folder.path() / "file").string()), Error);
-  EXPECT_THROW(listen_on("8000"), Error);
-  EXPECT_THROW(listen_on("localhost:port"), Error);
   EXPECT_THROW(listen_on("unix:" + std::string(200, 'x')), Error);
+  for (const char* const wrong :
+       {"8000", "localhost:port", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:99999", "127.0.0.1:-1",
+        "127.0.0.1:80x", "http://127.0.0.1:0", "unix:"})
+    EXPECT_THROW(Descriptor(listen_on(wrong)), Error) << wrong;
+}
+
+TEST(Access, TakesNamesThatRequestsCanHave) {
+  require_names({"*", "https://example.org", "http://localhost:8000"}, {"example.org", "[::1]"});
+  for (const char* const wrong : {"", "foo", "https://", "https://example.org/"})
+    EXPECT_THROW(require_names({wrong}, {}), Error) << wrong;
+  for (const char* const wrong : {"", "example.org:80", "http://example.org", "a b"})
+    EXPECT_THROW(require_names({}, {wrong}), Error) << wrong;
 }
 
 TEST(Events, KeepTheirLines) {

@@ -259,6 +259,8 @@ TEST_F(NativeApiTest, WhyAWorldWasLostNamesNoFile) {
   EXPECT_EQ(call("GET", "/ready")->json().at("reason"), "restarting");
   service_->lose_world(0, "[/home/ann/model.safetensors] is cut short");
   EXPECT_EQ(last_loss(), "has failed; the server's log says why");
+  add_world();
+  EXPECT_EQ(last_loss(), "has failed; the server's log says why");  // of the world before
 }
 
 TEST(RequestLogTest, ALineHasNoPathAndNoBody) {
