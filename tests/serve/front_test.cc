@@ -36,6 +36,7 @@ class FrontTest : public ::testing::Test {
     ASSERT_TRUE(message);
     EXPECT_EQ(message->kind, Kind::kServing);
   }
+  void TearDown() override { control_.reset(); }  // so that the front ends
   std::string path() const { return (folder_.path() / "socket").string(); }
   // The head and the body of an answer.
   std::string get(const std::string& target) {

@@ -123,6 +123,7 @@ TEST(Supervisor, TimeDoesNotCountInWhichTheSupervisorStoodStillToo) {
   answer_of(server, 0);
   server.hang();
   ASSERT_NE(server.lines().await("hangs"), "");
+  std::this_thread::sleep_for(milliseconds(300));  // it hears what the front said before
   ::kill(server.process(), SIGSTOP);
   std::this_thread::sleep_for(milliseconds(3000));
   ::kill(server.process(), SIGCONT);
