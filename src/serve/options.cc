@@ -48,7 +48,8 @@ Fields<O> server_fields() {
 
 Fields<O> limit_fields() {
   return {
-      plain_field(&O::max_queue, {"max_queue", "Most jobs that wait or run [1000]", kLimits, "JOBS", 1, 1'000'000}),
+      plain_field(&O::max_queue,
+                  {"max_queue", "Most jobs that wait or run [1000]", kLimits, "JOBS", 1, 1'000'000}),
       plain_field(&O::max_body, {"max_body", "Longest body of a request [33554432]", kLimits, "BYTES", 1024,
                                  int64_t{1} << 32}),
       plain_field(&O::max_pixels, {"max_pixels", "Most pixels of a picture or a frame [4194304]", kLimits,

@@ -36,7 +36,7 @@ struct ServeOptions {
   // What is refused.
   int64_t max_queue = 1000;  // jobs
   int64_t max_body = 32 << 20;
-  int64_t max_pixels = 2048 * 2048;  // of a picture, or of a video's frame
+  int64_t max_pixels = int64_t{2048} * 2048;  // of a picture, or of a video's frame
   int64_t max_steps = 250;
   int64_t max_prompts = 16;  // pictures or videos of a request
 
