@@ -1,5 +1,5 @@
-// Precompiled for every source of the library, the tests and the benchmarks: to parse these headers takes a source 11 s, and
-// 2 s from here.
+// Precompiled for every source of the library, the tests and the benchmarks: to parse these headers takes a
+// source 11 s, and 2 s from here.
 #pragma once
 
 #include <ATen/Functions.h>
