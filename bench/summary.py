@@ -79,8 +79,9 @@ def main():
         sys.exit("summary: src/ has changes that are not committed, so no commit names what would be measured")
     rows = table(args.rounds)
     print("\n".join(["| what | against | times as fast | least to most |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows), "",
-                     f"PixArt-Sigma-XL's shape and the SDXL VAE with random weights, 512 x 512 pixels; medians of {args.rounds} rounds in turns, "
-                     f"at {commit}, on {len(os.sched_getaffinity(0))} cores of {processor()}."]))
+                     "The model has the shape of PixArt-Sigma-XL and the SDXL VAE, with random weights; images have 512 x 512 pixels. The "
+                     f"figures are the medians of {args.rounds} rounds in which both sides took turns, at commit {commit} on "
+                     f"{len(os.sched_getaffinity(0))} cores of {processor()}; a rank has one thread."]))
 
 
 if __name__ == "__main__":
