@@ -27,6 +27,8 @@ VERSIONS = {
                 "vae": ["diffusers", "AutoencoderKL"]},
                {"_class_name": "IDDPM", "cfg_channel": 3, "cfg_scale": 7.0, "num_sampling_steps": 100}),
 }
+# How the libraries name weights. Tessera reads a part under the name that its library gives.
+TRANSFORMERS, DIFFUSERS = "model", "diffusion_pytorch_model"
 TOKENIZER_FILES = ("spiece.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 
 
@@ -62,35 +64,37 @@ def shapes_of(path):
 
 
 class Part:
-    """`files`: name in the model folder -> file."""
+    """`files`: name in the model folder -> file. Weights are taken under either library's name, and get that of `library`."""
 
-    def __init__(self, path, what):
+    def __init__(self, path, what, library=TRANSFORMERS):
         self.path, self.what = path, what
         if not path.exists():
             raise Refused(f"{path}: there is no {what}")
         folder = path if path.is_dir() else path.parent
         self.config = read_json(folder / "config.json")
         self.files = {"config.json": folder / "config.json"}
-        # Classes of diffusers say their name, and have another name for their weights.
-        one = ("diffusion_pytorch_model" if "_class_name" in self.config else "model") + ".safetensors"
-        many = one + ".index.json"
-        if path.is_file():
-            weights = [path]
-            self.files[one] = path
-        elif (folder / one).is_file():
-            weights = [folder / one]
-            self.files[one] = folder / one
-        elif (folder / many).is_file():
-            shards = read_json(folder / many).get("weight_map")
-            if not isinstance(shards, dict) or not all(isinstance(name, str) and "/" not in name for name in shards.values()):
-                raise Refused(f"{folder / many}: no list of shards")
-            weights = [folder / name for name in sorted(set(shards.values()))]
-            self.files |= {many: folder / many} | {file.name: file for file in weights}
-        else:
-            others = sorted(file.name for file in folder.iterdir() if file.suffix in (".bin", ".pt", ".pth", ".safetensors"))
-            held = f", only {', '.join(others)}; save it as safetensors under that name" if others else ""
-            raise Refused(f"{folder}: the {what} has no {one}{held}")
+        weights = self.add_weights(path, folder, library + ".safetensors")
         self.shapes = {name: shape for file in weights for name, shape in shapes_of(file).items()}
+
+    def add_weights(self, path, folder, own):
+        """Adds the weights as the file `own`, or as shards with their list; returns the files that hold tensors."""
+        ones = [path] if path.is_file() else [folder / f"{name}.safetensors" for name in (TRANSFORMERS, DIFFUSERS)]
+        for one in ones:
+            if one.is_file():
+                self.files[own] = one
+                return [one]
+            many = one.with_name(one.name + ".index.json")
+            if not many.is_file():
+                continue
+            shards = read_json(many).get("weight_map")
+            if not isinstance(shards, dict) or not all(isinstance(name, str) and "/" not in name for name in shards.values()):
+                raise Refused(f"{many}: no list of shards")
+            files = [folder / name for name in sorted(set(shards.values()))]
+            self.files |= {own + ".index.json": many} | {file.name: file for file in files}
+            return files
+        others = sorted(file.name for file in folder.iterdir() if file.suffix in (".bin", ".pt", ".pth", ".safetensors"))
+        held = f", only {', '.join(others)}; save it as safetensors under that name" if others else ""
+        raise Refused(f"{folder}: the {self.what} has no {own}{held}")
 
     def expect(self, key, *values):
         """An absent key has the first value."""
@@ -116,17 +120,22 @@ class Part:
                 raise Refused(f"{self.path}: {name} has the shape {found}, but the config.json says [{wanted}]")
 
 
+def class_key(transformer):
+    """The key of the class, which diffusers and transformers name differently."""
+    return "_class_name" if "_class_name" in transformer.config and "model_type" not in transformer.config else "model_type"
+
+
+def version_of(transformer):
+    return transformer.config.get(class_key(transformer), "STDiT3")
+
+
 def check_transformer(part):
-    part.expect("model_type", *VERSIONS)
+    part.expect(class_key(part), *VERSIONS)
     width, depth = part.number("hidden_size", 1152), part.number("depth", 28)
-    names = ("blocks.{}.attn", "blocks.{}.attn_temp") if is_1_1(part) else ("spatial_blocks.{}.attn", "temporal_blocks.{}.attn")
+    names = ("blocks.{}.attn", "blocks.{}.attn_temp") if version_of(part) == "STDiT2" else ("spatial_blocks.{}.attn", "temporal_blocks.{}.attn")
     last = {name.format(depth - 1) + ".qkv.weight": (3 * width, width) for name in names}
     text = part.number("caption_channels", 4096)
     part.expect_weights(**{"x_embedder.proj.weight": (width, None, None, None, None), "y_embedder.y_embedding": (None, text)}, **last)
-
-
-def is_1_1(transformer):
-    return transformer.config.get("model_type") == "STDiT2"
 
 
 def check_frame_vae(part):
@@ -189,13 +198,15 @@ def write(out, parts, index, scheduler):
 
 
 def lay_out(transformer, vae, text_encoder, tokenizer, out):
-    transformer, vae = Part(transformer, "transformer"), Part(vae, "VAE")
-    text_encoder = Part(text_encoder, "text encoder")
+    transformer = Part(transformer, "transformer")
     check_transformer(transformer)
-    check_frame_vae(vae) if is_1_1(transformer) else check_vae(vae)
+    is_1_1 = version_of(transformer) == "STDiT2"
+    vae = Part(vae, "VAE", DIFFUSERS if is_1_1 else TRANSFORMERS)
+    text_encoder = Part(text_encoder, "text encoder")
+    check_frame_vae(vae) if is_1_1 else check_vae(vae)
     check_text_encoder(text_encoder, transformer)
     write(out, {"transformer": transformer.files, "vae": vae.files, "text_encoder": text_encoder.files,
-                "tokenizer": tokenizer_files(tokenizer, text_encoder)}, *VERSIONS[transformer.config.get("model_type", "STDiT3")])
+                "tokenizer": tokenizer_files(tokenizer, text_encoder)}, *VERSIONS[version_of(transformer)])
 
 
 def main():

@@ -74,6 +74,28 @@ class LayoutTest(unittest.TestCase):
         self.assertEqual((self.folder / "out" / "vae" / "model.safetensors").resolve(), vae / "other.safetensors")
         self.assertEqual(len(list((self.folder / "out" / "text_encoder").iterdir())), 3)
 
+    def test_links_weights_as_the_program_looks_for_them(self):
+        """Whoever saved them, and whatever the config.json says of that."""
+        for part in ("transformer", "vae", "text_encoder"):
+            self.change(part, _class_name="Any")
+            (self.folder / part / "model.safetensors").rename(self.folder / part / "diffusion_pytorch_model.safetensors")
+        self.lay_out()
+        for part in ("transformer", "vae", "text_encoder"):
+            link = self.folder / "out" / part / "model.safetensors"
+            self.assertEqual(link.resolve(), self.folder / part / "diffusion_pytorch_model.safetensors")
+
+    def test_reads_the_version_under_either_key(self):
+        self.copy(MODEL_1_1)
+        path = self.folder / "transformer" / "config.json"
+        config = json.loads(path.read_text())
+        config["_class_name"] = config.pop("model_type")
+        path.write_text(json.dumps(config))
+        self.lay_out()
+        self.assertEqual(json.loads((self.folder / "out" / "model_index.json").read_text())["_class_name"], "OpenSoraV1_1Pipeline")
+        shutil.rmtree(self.folder / "out")
+        self.change("transformer", _class_name="PixArtTransformer2DModel")
+        self.expect_refusal("_class_name of the transformer is 'PixArtTransformer2DModel', not 'STDiT3' or 'STDiT2'")
+
     def test_refuses_to_overwrite(self):
         (self.folder / "out").symlink_to("nowhere")
         self.expect_refusal("out: exists")
