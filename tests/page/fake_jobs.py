@@ -70,7 +70,7 @@ class Jobs:
             job = {"id": f"{number:032x}", "object": "job", "state": "queued", "created": time.time(), "started": None, "ended": None,
                    "expires": None, "place": {"jobs_ahead": ahead, "begins_in": 12.0 * (ahead + 1), "ends_in": 12.0 * (ahead + 2)}, "step": 0,
                    "steps": filled["num_inference_steps"], "attempts": 0, "request": filled, "seeds": [], "results": [], "error": None,
-                   "preview": None}
+                   "warnings": [], "preview": None}
             self.jobs[job["id"]], self.events[job["id"]], self.keys[owner, key] = job, [], job["id"]
             job["owner"] = owner
             self.tell(job, "state", self.view(job))
@@ -107,6 +107,11 @@ class Jobs:
                         "height": request["height"]} for i, data in enumerate(files)]
             job.update(state="succeeded", ended=time.time(), expires=time.time() + 86400, step=job["steps"], results=results, preview=None,
                        seeds=[request["seed"]] * len(files))
+            self.tell(job, "state", self.view(job))
+
+    def warn(self, job, text):
+        with self.lock:
+            job["warnings"] = job["warnings"] + [text]
             self.tell(job, "state", self.view(job))
 
     def end(self, job, state, message, code="failed"):

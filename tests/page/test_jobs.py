@@ -97,6 +97,29 @@ def test_a_job_that_failed_says_why_and_gives_its_settings_back(page, server, su
     assert server.jobs.jobs == {}
 
 
+def test_what_a_server_warns_of_is_shown(page, server, submit, look):
+    job = submit(page, "a very long prompt", seed=5)
+    assert page.value("document.querySelector('#queue .warnings').hidden")
+    server.jobs.advance(job, 1)
+    server.jobs.warn(job, "[tokenizer] the prompt is cut")
+    page.wait("document.querySelector('#queue .warnings').textContent === '[tokenizer] the prompt is cut'")
+    server.jobs.warn(job, "eta has no effect")
+    page.wait("document.querySelectorAll('#queue .warnings li').length === 2")
+    look(page)
+    server.jobs.finish(job)
+    page.wait(f"{TILES} === 1")
+    page.click(".tile")
+    page.wait("document.querySelectorAll('#viewer-warnings li').length === 2")
+    assert page.text("#viewer-warnings li:nth-child(2)") == "eta has no effect"
+    look(page)
+    page.click("#viewer-close")
+    server.jobs.finish(submit(page, "a red circle"))
+    page.wait(f"{TILES} === 2")
+    page.click("#gallery li:first-child .tile")
+    page.wait("document.querySelector('#viewer-prompt').textContent === 'a red circle'")
+    assert page.value("document.querySelector('#viewer-warnings').hidden")
+
+
 def test_what_others_of_the_owner_did_is_there(server, open_page):
     done = server.jobs.accept({"prompt": "from elsewhere", "num_images_per_prompt": 3}, "", None)
     server.jobs.finish(done)

@@ -50,6 +50,14 @@ export function duration(seconds) {
   return `${hours < 10 ? hours.toFixed(1) : Math.round(hours)} h`;
 }
 
+// Shows texts as the items of a list. What is there already stays, so that nothing is read again.
+export function drawTexts(list, texts) {
+  list.hidden = texts.length === 0;
+  const shown = [...list.children].map(item => item.textContent);
+  if (shown.length === texts.length && shown.every((text, index) => text === texts[index])) return;
+  list.replaceChildren(...texts.map(text => make('li', {textContent: text})));
+}
+
 let clearing = 0;
 
 // Tells screen readers. The text is emptied first, so that the same words are read again.

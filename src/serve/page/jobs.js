@@ -100,8 +100,8 @@ function takeEvent(id, name, value) {
     return null;
   }
   if (name === 'result' || !jobs.has(id)) return null;
-  const {state, step, steps, place, error} = value;
-  const known = Object.fromEntries(Object.entries({state, step, steps, place, error}).filter(([, part]) => part !== undefined));
+  const {state, step, steps, place, error, warnings} = value;
+  const known = Object.fromEntries(Object.entries({state, step, steps, place, error, warnings}).filter(([, part]) => part !== undefined));
   if (known.state && ENDED.includes(known.state)) {
     takeOne(id).then(changed, () => {});  // with its results
     return 'ended';

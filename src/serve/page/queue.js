@@ -1,5 +1,5 @@
 // The list of jobs that wait, run, or ended without a result.
-import {byId, confirmed, counted, duration, make, notice} from './dom.js';
+import {byId, confirmed, counted, drawTexts, duration, make, notice} from './dom.js';
 import {allJobs, cancel, hasEnded, promptOf, remove, secondsLeft} from './jobs.js';
 
 const cards = new Map();
@@ -29,11 +29,12 @@ const STATES = {queued: 'Waiting', running: 'Running', encoding: 'Running', fail
 
 // A tag beside the words says the state, so that colour is not needed.
 function draw(card, job) {
-  const {root, tag, prompt, words, bar, picture, button, again} = card, ended = hasEnded(job);
+  const {root, tag, prompt, words, warnings, bar, picture, button, again} = card, ended = hasEnded(job);
   root.dataset.state = job.state;
   tag.textContent = STATES[job.state] ?? job.state;
   if (prompt.textContent !== promptOf(job)) prompt.textContent = promptOf(job);
   words.textContent = wordsOf(job);
+  drawTexts(warnings, job.warnings ?? []);
   bar.hidden = ended;
   bar.max = Math.max(job.steps ?? 1, 1);
   bar.value = job.state === 'encoding' ? bar.max : job.step ?? 0;
@@ -66,13 +67,14 @@ async function end(card, id) {
 function makeCard(job, useSettings) {
   const tag = make('span', {className: 'tag'}), prompt = make('p', {className: 'prompt', id: `job-${job.id}`});
   const words = make('p', {className: 'words'}), bar = make('progress', {'aria-labelledby': prompt.id});
+  const warnings = make('ul', {className: 'warnings', 'aria-label': 'Warnings', hidden: true});
   const picture = make('img', {alt: 'Preview', hidden: true});
   const button = make('button', {type: 'button', className: 'quiet', 'aria-describedby': prompt.id});
   const again = make('button', {type: 'button', className: 'quiet', textContent: 'Use these settings', 'aria-describedby': prompt.id});
   const root = make('li', {className: 'card'}, make('div', {className: 'thumb'}, picture),
-                    make('div', {className: 'what'}, prompt, bar, make('div', {className: 'line'}, tag, words)),
+                    make('div', {className: 'what'}, prompt, bar, make('div', {className: 'line'}, tag, words), warnings),
                     make('div', {className: 'ends'}, button, again));
-  const card = {root, tag, prompt, words, bar, picture, button, again};
+  const card = {root, tag, prompt, words, warnings, bar, picture, button, again};
   button.addEventListener('click', () => end(card, job.id));
   again.addEventListener('click', () => useSettings(allJobs().find(each => each.id === job.id).request));
   return card;

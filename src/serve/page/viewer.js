@@ -1,6 +1,6 @@
 // The large view of a result with its settings.
 import {addressOfResult, isVideo, promptOf, remove, resultsOf} from './jobs.js';
-import {byId, confirmed, make, notice} from './dom.js';
+import {byId, confirmed, drawTexts, make, notice} from './dom.js';
 import {labelOf} from './fields.js';
 
 // What is said of a result at once, in this order. The rest of the request is folded away.
@@ -61,6 +61,7 @@ function draw() {
   shownKey = each.key;
   byId('viewer-title').textContent = `Result ${at + 1} of ${all.length}`;
   byId('viewer-prompt').textContent = promptOf(each.job);
+  drawTexts(byId('viewer-warnings'), each.job.warnings ?? []);
   const {first, rest} = settingsOf(each);
   byId('viewer-settings').replaceChildren(...list(first));
   byId('viewer-rest').replaceChildren(...list(rest));
