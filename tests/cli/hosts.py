@@ -139,14 +139,14 @@ def assert_generated(box, results, expected, what):
 
 
 def assert_ended(box, hosts, results, needles):
-    """Checks that each rank that was not killed ended with one line that contains all `needles` and exit code 4, and that
-    nothing stays behind."""
-    for rank, (code, out, err) in enumerate(results):
-        if code == -signal.SIGKILL:
-            continue
+    """Checks that each rank that was not killed ended with exit code 4 and one line that contains all `needles`, and that
+    nothing stays behind. Call it before other checks of such a run: a failure shows what all ranks printed."""
+    left = [(rank, *result) for rank, result in enumerate(results) if result[0] != -signal.SIGKILL]
+    assert all(code == 4 for _, code, _, _ in left), results
+    for rank, _, out, err in left:
         lines = [line for line in err.splitlines() if line.startswith("tessera:")]
-        assert code == 4 and out == "" and len(lines) == 1, (rank, code, out, err)
-        assert lines[0].startswith(f"tessera: [rank {rank}] ") and all(needle in lines[0] for needle in needles), lines
+        assert out == "" and len(lines) == 1, (rank, results)
+        assert lines[0].startswith(f"tessera: [rank {rank}] ") and all(needle in lines[0] for needle in needles), (lines, results)
         print(f"  {lines[0]}", flush=True)
     assert box.files() == []
     for host in hosts:
@@ -282,8 +282,8 @@ def test_a_link_that_goes_down_ends_all_ranks(box):
             start = time.monotonic()
             results = finish(ranks)
             seconds = time.monotonic() - start
-            assert 7 < seconds < 18, seconds
             assert_ended(box, hosts, results, [" lost: ", " at step "])
+            assert 7 < seconds < 18, seconds
             print(f"  {' '.join(degrees)}: ended after {seconds:.1f} s", flush=True)
             # The next run shows that the port is free again.
             cut.ip("link", "set", cut.interface, "up")
@@ -313,8 +313,8 @@ def test_a_killed_rank_ends_the_ranks_of_both_hosts(box):
             start = time.monotonic()
             results = finish(ranks)
             seconds = time.monotonic() - start
-            assert results[victim][0] == -signal.SIGKILL and seconds < 5, (results, seconds)
             assert_ended(box, hosts, results, [" lost: ", " at step "])
+            assert results[victim][0] == -signal.SIGKILL and seconds < 5, (results, seconds)
             print(f"  rank {victim} killed: ended after {seconds:.1f} s", flush=True)
 
 
