@@ -8,6 +8,7 @@
 #include "core/host.h"
 #include "job/dry_run.h"
 #include "job/memory_check.h"
+#include "job/progress.h"
 #include "job/ranks.h"
 #include "job/request_files.h"
 #include "launch/aside.h"
@@ -43,7 +44,8 @@ int run_generate(const job::GenerateArguments& arguments) {
     const ComputesAlone alone;  // the ranks that it plans may be forks of this process
     job::Job planned = job::plan_job(whole, std::nullopt);
     job::require_outputs(planned);
-    if (!planned.arguments.run.dry_run) job::require_memory(planned, planned.ranks());
+    const job::Progress progress(/*quiet=*/true, option_name);  // prints warnings
+    job::require_memory(planned, planned.ranks());
     return planned;
   }();
   if (job.arguments.run.dry_run) {

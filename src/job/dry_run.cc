@@ -72,7 +72,6 @@ void print_plan(const Job& job, const FieldSpelling& spelling) {
                             {"memory_bytes", {{"denoise", need.denoise}, {"decode", need.decode}}}};
   Progress progress(job.arguments.run.quiet, spelling);  // prints warnings
   if (!job.arguments.run.quiet) progress.line(headline(job));
-  if (const auto lack = find_lack(job, need, job.ranks())) log_warning("{}", lack->message);
   for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
   if (job.settings.has_given()) engine::References({&job.settings, 1}, job.model.scale);
   engine::require_pictures(job.settings.references);

@@ -18,6 +18,7 @@
 #include "core/file.h"
 #include "engine/find_model.h"
 #include "job/memory_check.h"
+#include "job/progress.h"
 #include "launch/cores.h"
 #include "launch/failure.h"
 #include "launch/fingerprint.h"
@@ -97,7 +98,7 @@ void require_same_fingerprints(const launch::Fingerprint& own, const std::string
 
 // Returns, on all ranks, the job of rank 0's arguments, planned from the same model by the same program.
 Job agree(const std::function<GenerateArguments()>& read, const comm::Rendezvous& place,
-          const comm::Group& world) {
+          const comm::Group& world, const FieldSpelling& spelling) {
   if (world.rank == 0) {
     Job job;
     try {
@@ -105,6 +106,7 @@ Job agree(const std::function<GenerateArguments()>& read, const comm::Rendezvous
       job = plan_job(arguments, world.size);
       require_outputs(job);
       const bool is_launched_here = !place.sockets.empty();  // by a process that has compared
+      const Progress progress(/*quiet=*/true, spelling);     // prints warnings
       if (!is_launched_here) require_memory(job, place.local_world_size);
       arguments.request = job.settings.request;
       comm::broadcast_bytes(write_arguments(arguments), 0, world);
@@ -184,7 +186,7 @@ void run_as_rank(const MessageOptions& messages, const std::function<GenerateArg
   comm::World& world = join_ranks(messages, place, status);
   std::vector<int64_t> all(static_cast<size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
-  const Job job = agree(read, place, world.group(all, "world"));
+  const Job job = agree(read, place, world.group(all, "world"), spelling);
   wish_threads(job.arguments.run.threads, place.local_world_size);
   if (may_pin) pin_rank(place.local_rank, place.local_world_size);
   run_job(on_local_device(job, place.local_rank), world, status, cancelled, spelling);
