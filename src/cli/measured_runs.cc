@@ -147,7 +147,7 @@ plan::MeasuredRun run_of(const std::string& path, const Line& line, const std::s
                 counted(job.ranks(), "device"));
   plan::Predictor predictor(job.settings, job.model, machine, links);
   plan::MeasuredRun run;
-  run.name = fmt::format("{}x{}{}, {}", job.settings.width, job.settings.height,
+  run.name = fmt::format("{} x {}{}, {}", job.settings.height, job.settings.width,
                          job.settings.all_frames() > 1 ? fmt::format(" x {}", job.settings.all_frames()) : "",
                          line.cells.at("flags").empty() ? "one device" : line.cells.at("flags"));
   run.seconds = seconds_of_row(path, line);

@@ -171,7 +171,7 @@ void check(const engine::ModelFiles& files, const std::string& variant, Descript
   result.summary =
       fmt::format("{}: {} of {} x {} by default, {}, guidance {}, {} a prompt", model.family->title,
                   settings.frames > 1 ? fmt::format("videos of {} frames", settings.frames) : "images",
-                  settings.width, settings.height, counted(settings.steps, "step"), settings.guidance,
+                  settings.height, settings.width, counted(settings.steps, "step"), settings.guidance,
                   counted(settings.max_sequence_length, "token"));
 }
 

@@ -345,7 +345,7 @@ std::string headline(const Job& job) {
       options.empty() ? ""
                       : printable(fmt::format("{} with {}, ", settings.scheduler, fmt::join(options, ", ")));
   return fmt::format("{} ({}): {} of {} x {}, {}{}, guidance {}, seed {}, {} on {}", model_name(job.model),
-                     job.model.family->title, outputs_text(job), settings.width, settings.height, sampler,
+                     job.model.family->title, outputs_text(job), settings.height, settings.width, sampler,
                      counted(settings.steps, "step"), settings.guidance, *settings.request.seed,
                      engine::dtype_name(*settings.request.dtype), machine_text(job));
 }

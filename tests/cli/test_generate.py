@@ -155,7 +155,7 @@ def test_options_of_the_sampler(box):
     words = ["a cat", "--seed", "5", "--report", "run.json", *SMALL]
     options = ["--scheduler-option", "use_karras_sigmas=true", "--scheduler-option", "solver_order=1"]
     outcome = box.generate(*words, *options, "-o", "options.png")
-    assert "1 image of 48 x 32, DPMSolverMultistepScheduler with use_karras_sigmas=true, solver_order=1, 2 steps" \
+    assert "1 image of 32 x 48, DPMSolverMultistepScheduler with use_karras_sigmas=true, solver_order=1, 2 steps" \
         in outcome.err, outcome
     assert box.report()["settings"]["scheduler_option"] == ["use_karras_sigmas=true", "solver_order=1"]
     image, text = read_png(box.folder / "options.png")[2:]
@@ -205,7 +205,7 @@ def test_messages_say_what_the_report_has(box):
     outcome = box.generate("a cat", "a dog", "--num-images-per-prompt", "2", "--report", "run.json", "--guidance-scale", "3.5", "--threads", "1", *SMALL)
     report = box.report()
     head, *phases, summary = outcome.err.splitlines()
-    assert head == (f"tiny-pixart (PixArt-Sigma): 4 images of 48 x 32, 2 steps, guidance 3.5, seed {report['settings']['seed']}, "
+    assert head == (f"tiny-pixart (PixArt-Sigma): 4 images of 32 x 48, 2 steps, guidance 3.5, seed {report['settings']['seed']}, "
                     "fp32 on 1 thread"), head
     seconds = report["seconds"]
     parts = ", ".join(f"{name} {as_duration(seconds[name])}" for name in ("load", "encode", "denoise", "decode", "write"))

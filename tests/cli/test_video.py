@@ -369,4 +369,4 @@ def test_the_mesh_of_a_video_shows_what_ranks_divide(box):
 
 def test_models_describes_a_video_model(box):
     outcome = box.run("models", VIDEO)
-    assert outcome.code == 0 and "Open-Sora 1.2: videos of 51 frames of 424 x 240 by default, 30 steps" in outcome.out, outcome
+    assert outcome.code == 0 and "Open-Sora 1.2: videos of 51 frames of 240 x 424 by default, 30 steps" in outcome.out, outcome

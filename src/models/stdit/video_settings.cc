@@ -52,7 +52,7 @@ void warn_of_size(VideoSettings& settings, int64_t unit) {
   const VideoSize size{settings.height, settings.width};
   if ((size.height % unit == 0 && size.width % unit == 0) || is_video_size(size)) return;
   settings.warnings.push_back(fmt::format("frames will be {} x {}: sides are multiples of {}",
-                                          size.width / unit * unit, size.height / unit * unit, unit));
+                                          size.height / unit * unit, size.width / unit * unit, unit));
 }
 
 // Sets what a long video is made of.

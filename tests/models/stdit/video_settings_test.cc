@@ -188,7 +188,7 @@ TEST(VideoRequest, ChoosesAsPublished) {
   EXPECT_FALSE(settings_of(R"({"negative_prompt": ["b"]})").negative_prompt(0).null_of);
   EXPECT_EQ(settings_of(R"({"aspect_ratio": "1:1"})").height, 320);
   EXPECT_EQ(settings_of(R"({"resolution": "480p"})").model_width, 854);
-  const std::vector<std::string> of_size = {"frames will be 128 x 96: sides are multiples of 8"};
+  const std::vector<std::string> of_size = {"frames will be 96 x 128: sides are multiples of 8"};
   EXPECT_EQ(settings_of(R"({"height": 100, "width": 130})").warnings, of_size);
 }
 
