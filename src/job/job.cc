@@ -361,6 +361,7 @@ engine::Model read_model(const GenerateArguments& arguments) {
 
 Job plan_job(const GenerateArguments& arguments, std::optional<int64_t> world_size) {
   require_known_suffix(arguments);
+  if (arguments.run.record) require_one_part(arguments.request.video);
   Job job = plan_job(arguments, read_model(arguments), world_size);
   if (job.ranks() > 1 && !arguments.request.device.is_cpu() && !comm::has_nccl())
     usage_error(field("device"),

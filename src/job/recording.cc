@@ -13,16 +13,27 @@
 
 namespace tessera::job {
 
+namespace {
+
+void refuse(bool is_given, const char* name) {
+  if (is_given)
+    usage_error(field(name),
+                "a trace shows one part of a video without references; leave it out, also of the prompts");
+}
+
+bool is_any(const auto& by_prompt) {
+  return std::any_of(by_prompt.begin(), by_prompt.end(), [](const auto& each) { return !each.empty(); });
+}
+
+}  // namespace
+
+void require_one_part(const VideoRequest& request) {
+  refuse(request.loop.value_or(1) > 1, "loop");
+  refuse(is_any(request.reference_paths), "reference_path");
+  refuse(is_any(request.mask_strategies), "mask_strategy");
+}
+
 void require_one_part(const engine::Settings& settings) {
-  const auto refuse = [](bool is_given, const char* name) {
-    if (is_given)
-      usage_error(field(name),
-                  "a trace shows one part of a video without references; leave it out, also of the prompts");
-  };
-  const auto is_any = [](const auto& by_prompt) {
-    return std::any_of(by_prompt.begin(), by_prompt.end(), [](const auto& each) { return !each.empty(); });
-  };
-  refuse(settings.video.loops > 1, "loop");
   refuse(is_any(settings.video.references), "reference_path");
   refuse(is_any(settings.video.given), "mask_strategy");
 }

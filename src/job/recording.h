@@ -9,8 +9,10 @@
 
 namespace tessera::job {
 
-// Throws Error(kUsage) for what a trace does not show: parts of a long video, and references.
-void require_one_part(const engine::Settings& settings);
+// Throws Error(kUsage) for what a trace does not show: parts of a long video, and references. The request is
+// asked before it is resolved, which may refuse it for a reason that no longer counts without them.
+void require_one_part(const VideoRequest& request);
+void require_one_part(const engine::Settings& settings);  // what prompts have
 // And for what a run cannot record.
 void require_recordable(const Job& job);
 

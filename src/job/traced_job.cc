@@ -27,6 +27,7 @@ int64_t evaluations(const Job& job, int64_t steps) {
 }  // namespace
 
 Job traced_job(GenerateArguments arguments) {
+  require_one_part(arguments.request.video);
   const auto alone = arguments.run.config ? std::nullopt : engine::find_lone_part(arguments.run.model);
   const engine::Model model = alone ? engine::read_lone_denoiser(*alone) : read_model(arguments);
   const bool has_prompts = !arguments.request.prompts.empty();
