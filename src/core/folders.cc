@@ -4,6 +4,8 @@
 #include <link.h>
 
 #include <cstdlib>
+#include <string>
+#include <string_view>
 #include <system_error>
 
 namespace tessera {
@@ -34,7 +36,12 @@ fs::path own_path() {
       map != nullptr;
   // The loader has no name for the program itself.
   const char* const name = is_known ? static_cast<const link_map*>(map)->l_name : "";
-  return fs::canonical(*name ? name : "/proc/self/exe", code);
+  if (*name) return fs::weakly_canonical(name, code);
+  // Behind the path of a file that has been deleted or replaced since the start, the kernel says so.
+  constexpr std::string_view kDeleted = " (deleted)";
+  std::string path = fs::read_symlink("/proc/self/exe", code).string();
+  if (path.ends_with(kDeleted) && !fs::exists(path, code)) path.resize(path.size() - kDeleted.size());
+  return path;
 }
 
 std::vector<fs::path> install_prefixes() {

@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-// Returns the path of the program or of the shared library that holds this code, without links; empty if the
-// system does not say.
+// Returns the path from which the program or the shared library that holds this code was loaded, without
+// links, also if the file has been deleted or replaced since; empty if the system does not say.
 std::filesystem::path own_path();
 
 // Returns the folders under which things of Tessera may be installed, in the order of a search: that which

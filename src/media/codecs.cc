@@ -19,22 +19,18 @@ namespace fs = std::filesystem;
 fs::path find_module() {
   const fs::path name = "lib/tessera/codecs.so";
   std::vector<fs::path> folders = install_prefixes();
-  folders.push_back(own_path().parent_path());
+  if (const fs::path own = own_path(); !own.empty()) folders.push_back(own.parent_path());
   std::error_code code;
   for (const fs::path& folder : folders) {
     if (fs::exists(folder / name, code)) return folder / name;
   }
-  return folders.front() / name;
+  input_error((folders.empty() ? name : folders.front() / name).string(),
+              "videos, references, JPEG and WebP need this module, which is missing; build or install the "
+              "program again");
 }
 
 const Codecs& load() {
   const std::string path = find_module();
-  std::error_code code;
-  if (!fs::exists(path, code)) {
-    input_error(path,
-                "videos, references, JPEG and WebP need this module, which is missing; build or install the "
-                "program again");
-  }
   void* const module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   const void* const symbol = module ? ::dlsym(module, "tessera_codecs") : nullptr;
   if (!symbol) {

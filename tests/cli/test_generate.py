@@ -6,6 +6,7 @@ import os
 import pathlib
 import pty
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -318,6 +319,29 @@ def test_an_installed_program_runs_from_any_folder(box):
     linked = {(page.name, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
               if not (page.parent / link).exists()}
     assert len(pages) > 10 and not linked, linked
+
+
+@pytest.mark.parametrize("is_replaced", (False, True))
+def test_a_program_that_is_deleted_while_it_runs_finds_what_ships(box, is_replaced):
+    """As an upgrade does. The program waits for prompts meanwhile, and has looked for neither the model nor the module for JPEG."""
+    for name, target in (("share/tessera/models", ROOT / "models"), ("lib/tessera", pathlib.Path(box.program).parent / "lib" / "tessera")):
+        (box.folder / "prefix" / name).parent.mkdir(parents=True)
+        (box.folder / "prefix" / name).symlink_to(target)
+    (box.folder / "prefix" / "bin").mkdir()
+    program, prompts = box.folder / "prefix" / "bin" / "tessera", box.folder / "prompts"
+    shutil.copy(box.program, program)
+    os.mkfifo(prompts)
+    env = {**{key: value for key, value in os.environ.items() if key not in ("TESSERA_MODELS", "TESSERA_PREFIX")}, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([program, "generate", "--prompt-file", prompts, "--num-inference-steps", "1", "--height", "64", "--width", "64",
+                           "-o", "out.jpg"], cwd=box.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with open(prompts, "w", encoding="utf-8") as writer:  # waits until the program reads
+            program.unlink()
+            if is_replaced:
+                program.write_text("another program")
+            writer.write("a red circle\n")
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (0, "out.jpg\n"), err
+    assert (box.folder / "out.jpg").read_bytes().startswith(b"\xff\xd8"), err
 
 
 def start_long_run(box):
