@@ -31,7 +31,7 @@ int main(int argc, char** argv) try {
   file.close();
   if (file) return 0;
   std::cerr << "picture: cannot write " << argv[2] << '\n';
-  return 3;
+  return 2;
 } catch (const tessera::Error& error) {
   std::cerr << "picture: " << error.what() << '\n';
   return error.exit_code();

@@ -54,6 +54,9 @@ def test_examples_link_the_installed_library(box):
     wrong = subprocess.run([folder / "picture", "a cat", "x.png", "no-such-model"], cwd=box.folder, capture_output=True, text=True)
     assert wrong.returncode == 3 and wrong.stderr.startswith("picture: [no-such-model]") and not (box.folder / "x.png").exists(), wrong
 
+    lost = subprocess.run([folder / "picture", "a cat", "no/such/folder/x.png", MODEL], env=alone, cwd=box.folder, capture_output=True, text=True)
+    assert lost.returncode == 2 and lost.stderr.endswith("picture: cannot write no/such/folder/x.png\n"), lost
+
     # A library that was moved away from what ships finds it by a variable.
     moved = box.folder / "moved"
     moved.mkdir()
