@@ -99,8 +99,7 @@ class VaeTest(unittest.TestCase):
             save_weights(f"{work}/vae.pt", demo_video_vae.TemporalVae().state_dict())
             torch.save((torch.randn(1, 4, 1, 1, 1), torch.rand(1, 4, 1, 1, 1) + 1), f"{work}/statistics.pt")
             weights = demo_video_vae.published_weights(work)
-        spatial = demo_video_vae.load_spatial()
-        exported = demo_video_vae.load_spatial()
+            spatial, exported = demo_video_vae.load_spatial(work), demo_video_vae.load_spatial(work)
         prefix = "spatial_vae.module."
         exported.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
         x = demo_video_vae.demo_vae.to_tensor(video)
