@@ -68,16 +68,16 @@ const Fields<AnalyzeArguments>& analyze_fields() {
       plain_field(&A::width, {"width", "Width of the video", video, "PIXELS", 16, 8192}),
       plain_field(&A::batch,
                   {"batch", "Samples in a step, 2 for one prompt with guidance [2]", video, "N", 1, 64}),
-      plain_field(&A::num_inference_steps,
-                  {"num_inference_steps",
-                   "Steps, of the denoiser where samplers have more [those of the trace, or 30]", video, "N",
-                   1, 100000}),
+      plain_field(&A::num_inference_steps, {"num_inference_steps",
+                                            "Steps; of samplers that run the denoiser several times in a "
+                                            "step, these runs [those of the trace, or 30]",
+                                            video, "N", 1, 100000}),
       plain_field(
           &A::rank,
           {"rank", "Rank of the table [the first in the trace; of hardware, the one that computes longest]",
            output, "N", 0}),
       plain_field(&A::top,
-                  {"top", "Most rows of hardware's table of operators, 0 for all [15]", output, "N", 0}),
+                  {"top", "Number of rows in hardware's table of operators, 0 for all [15]", output, "N", 0}),
       plain_field(&A::output, {"output", "File of the report [report.html]", output, "FILE"}),
       plain_field(&A::json, {"json", "Print JSON", output}),
       plain_field(&A::csv, {"csv", "Print CSV", output})};

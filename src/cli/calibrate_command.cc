@@ -23,7 +23,7 @@ Examples:
   tessera calibrate -o machine.json
   tessera calibrate --threads 8 --nproc 2 --dtype bf16 -o machine.json
   tessera calibrate --from-records run.json two-ranks.json --machine machine.json -o fitted.json
-  tessera calibrate --from-table rows.csv --machine l20-pcie -o fitted.json)";
+  tessera calibrate --from-table rows.csv --machine l20 -o fitted.json)";
 
 const Fields<CalibrateArguments>& calibrate_fields() {
   using C = CalibrateArguments;
@@ -36,10 +36,10 @@ const Fields<CalibrateArguments>& calibrate_fields() {
            "Fit a machine to the runs of this table instead of measuring this host: a CSV with the columns "
            "model, height, width, frames, steps, batch, devices, flags and seconds (docs/planning.md)",
            FieldGroup::kMachine, "FILE.csv"}),
-      plain_field(&C::from_records,
-                  {"from_records",
-                   "The same to runs that tessera generate recorded with its option --record: the files",
-                   FieldGroup::kMachine, "FILE ..."}),
+      plain_field(
+          &C::from_records,
+          {"from_records", "The same, to runs of which tessera generate wrote these files with --record",
+           FieldGroup::kMachine, "FILE ..."}),
       plain_field(&C::machine, {"machine", "The machine of the runs: a file, or the name of one that ships",
                                 FieldGroup::kMachine, "FILE"}),
       plain_field(&C::threads, {"threads", "Threads of a rank, as a run has them [1]", FieldGroup::kMachine,

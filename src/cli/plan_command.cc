@@ -37,23 +37,24 @@ const Fields<PlanArguments>& plan_fields() {
                   {"machine", "Machine file (JSON), or the name of a machine that ships", machine, "FILE"}),
       plain_field(&P::link,
                   {"link", "Kind of the link between devices [the first of the machine]", machine, "KIND"}),
-      plain_field(
-          &P::link_gb_per_s,
-          {"link_gb_per_s", "10^9 bytes per second that a device sends [those of the link]", machine, "GB"}),
-      plain_field(
-          &P::memory_limit,
-          {"memory_limit", "GiB that a device may hold [its memory, if the machine tells]", machine, "GIB"}),
+      plain_field(&P::link_gb_per_s,
+                  {"link_gb_per_s", "Bandwidth of the link in GB/s that a device sends [the machine file's]",
+                   machine, "N"}),
+      plain_field(&P::memory_limit,
+                  {"memory_limit", "GiB that a device may hold [its memory, if the machine file has it]",
+                   machine, "GIB"}),
       plain_field(
           &P::max_staleness,
           {"max_staleness",
-           "How old the activations of other devices may be that a layout works with: none (exact results), "
+           "How old the activations of other devices that a layout works with may be: none (exact results), "
            "any, or a number of steps [any]",
            FieldGroup::kDegrees, "none|any|N"}),
-      plain_field(&P::images, {"images", "Images or videos of the request; replicas divide them [1]",
-                               FieldGroup::kDegrees, "N", 1}),
+      plain_field(&P::images,
+                  {"images", "Images or videos of the request, which replicas divide among them [1]",
+                   FieldGroup::kDegrees, "N", 1}),
       plain_field(&P::requests_per_minute,
                   {"requests_per_minute",
-                   "Deal the devices of a server to worlds, so that so many requests take the least time",
+                   "Divide the devices of a server into worlds such that R requests take the least time",
                    FieldGroup::kMachine, "R"}),
       plain_field(&P::json, {"json", "Print JSON", FieldGroup::kOutput})};
   return fields;

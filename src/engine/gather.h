@@ -13,8 +13,8 @@ namespace tessera::engine {
 // Gathers x [n, ...] of each replica to [count, ...] on the first one; undefined on others. `replicas` has
 // one rank per replica, the one that holds its pictures; all of them must call.
 at::Tensor gather_pictures(const at::Tensor& x, int64_t count, const comm::Group& replicas);
-// Gathers decoded pictures, which have one size; empty on other replicas. `host` is the CPU, or meta for
-// images that are sizes alone.
+// Gathers decoded pictures, all of one size; empty on the other replicas. `host` is the CPU, or meta for
+// images that are only sizes.
 std::vector<Image> gather_pictures(std::vector<Image> images, int64_t count, const comm::Group& replicas,
                                    at::Device host);
 

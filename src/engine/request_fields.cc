@@ -145,8 +145,8 @@ Fields<Request> make_fields() {
                   "Generate at exactly the requested size"),
       plain_field(&R::num_inference_steps,
                   {"num_inference_steps",
-                   "Number of denoising steps [20; Stable Diffusion, Z-Image and FLUX.2 klein 50, Open-Sora "
-                   "30, 1.1 100]",
+                   "Number of denoising steps; most samplers allow up to 1000, LCM and TCD up to 50 [20; "
+                   "Stable Diffusion, Z-Image and FLUX.2 klein 50, Open-Sora 30, 1.1 100]",
                    sampling, "N", 1}),
       of_picture(plain_field(&R::guidance_scale,
                              {"guidance_scale",
@@ -180,11 +180,12 @@ Fields<Request> make_fields() {
                  {"crops_coords_top_left", "SDXL: crop position to condition on [0x0]", image, "TOPxLEFT"},
                  write_pair, reader_of_pair("crops_coords_top_left")),
       plain_field(&R::scheduler, {"scheduler", scheduler_help(), sampling, "NAME"}),
-      plain_field(&R::scheduler_options,
-                  {"scheduler_option",
-                   "Option of the sampler's class in diffusers, as use_karras_sigmas=true; the value is JSON "
-                   "or a word (repeat the option) [the model's]",
-                   sampling, "KEY=VALUE"}),
+      plain_field(
+          &R::scheduler_options,
+          {"scheduler_option",
+           "Option of the sampler's class in diffusers, such as use_karras_sigmas=true; the value is JSON "
+           "or a word (repeat the option) [the model's]",
+           sampling, "KEY=VALUE"}),
       plain_field(&R::eta,
                   {"eta", "DDIM and TCD: amount of noise added in each step [0]", sampling, "X", 0, 1}),
       plain_field(&R::max_sequence_length,

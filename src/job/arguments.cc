@@ -82,8 +82,8 @@ const Fields<RunOptions>& run_fields() {
                                output, "FILE"}),
       plain_field(&O::quiet, {"quiet", "Print no progress on stderr; paths still go to stdout", output}),
       plain_field(&O::dry_run, {"dry_run",
-                                "Only check everything, and print as JSON what would run: settings, files, "
-                                "ranks and bytes of weights",
+                                "Only check the request, and print as JSON what would run: settings, files, "
+                                "ranks, bytes of weights, and memory",
                                 output}),
       plain_field(&O::model, model_info()),
       plain_field(&O::config, config_info()),
@@ -103,7 +103,7 @@ const Fields<RunOptions>& run_fields() {
           {{"auto", "auto"}}),
       plain_field(&O::max_staleness,
                   {"max_staleness",
-                   "How old the activations of other ranks may be that a layout of a plan works with: none "
+                   "How old the activations of other ranks that a planned layout works with may be: none "
                    "(exact results), any, or a number of steps [none]",
                    FieldGroup::kDegrees, "none|any|N"})};
   return fields;

@@ -329,8 +329,8 @@ double flux2_mu(int64_t tokens, int64_t steps) {
 
 DenoiserShape read_flux2_shape(const std::filesystem::path& model) {
   const Flux2Config config(JsonConfig::read(part_folder(model, "transformer") / "config.json"));
-  // For each token, a block of either kind has products of C x C, four of them around attention, and three of
-  // C x F.
+  // A block of either kind multiplies each token by four matrices of C x C, those around attention, and by
+  // three of C x F.
   const double block =
       4.0 * static_cast<double>(config.width()) + 3.0 * static_cast<double>(config.feed_forward_width());
   const auto ends = static_cast<double>(config.in_channels);

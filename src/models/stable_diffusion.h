@@ -18,10 +18,11 @@ std::unique_ptr<TextEncoder> load_stable_diffusion_text_encoder(const std::files
                                                                 LoadStatistics& statistics);
 
 // Load the two CLIP encoders from tokenizer and text_encoder, and from tokenizer_2 and text_encoder_2. They
-// return the states before the last layer (and before the clip_skip layers ahead of it), and the one or both
-// that have a projection, as model_index.json names their classes, the pooled vector. Where that names no
-// first tokenizer and encoder, as of the refiner, there is the second alone, and it takes the first prompt,
-// as in diffusers. An absent negative prompt becomes zeros where model_index.json says so.
+// return the states before the last layer (and before the clip_skip layers ahead of it). Those whose class in
+// model_index.json has a projection, one or both, return the pooled vector as well. If model_index.json names
+// no first tokenizer and encoder, as that of the refiner does not, only the second encoder exists, and it
+// takes the first prompt, as in diffusers. An absent negative prompt becomes zeros where model_index.json
+// says so.
 std::unique_ptr<TextEncoder> load_stable_diffusion_xl_text_encoder(const std::filesystem::path& model,
                                                                    const LoadOptions& options,
                                                                    LoadStatistics& statistics);

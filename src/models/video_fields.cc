@@ -24,16 +24,16 @@ Fields<VideoRequest> make_fields() {
       of_picture(plain_field(&R::aspect_ratio, std::move(aspect_ratio))),
       plain_field(&R::fps, {"fps", "Frames per second [24]", video, "X", 1, kMaxFps}),
       of_picture(plain_field(&R::frame_interval,
-                             {"frame_interval", "Open-Sora 1.1: show a frame for so many of that rate [3]",
+                             {"frame_interval", "Open-Sora 1.1: show one frame for every N of that rate [3]",
                               video, "N", 1, kMaxFrameInterval})),
       of_picture(plain_field(&R::aesthetic_score,
-                             {"aesthetic_score", "Score of beauty to ask for; 0 asks for none [6.5]", video,
+                             {"aesthetic_score", "Aesthetic score to ask for; 0 asks for none [6.5]", video,
                               "X", 0, kMaxScore})),
       of_picture(plain_field(&R::motion_score, {"motion_score", "Amount of motion to ask for [none]", video,
                                                 "X", 0, kMaxScore})),
       of_picture(plain_field(
           &R::camera_motion,
-          {"camera_motion", "Motion of the camera to ask for, as \"pan right\" [none]", video, "TEXT"})),
+          {"camera_motion", "Motion of the camera to ask for, such as \"pan right\" [none]", video, "TEXT"})),
       of_picture(plain_field(
           &R::reference_paths,
           {"reference_path",
@@ -55,8 +55,8 @@ Fields<VideoRequest> make_fields() {
       plain_field(&R::condition_frame_edit,
                   {"condition_frame_edit", "How much these frames may change [0]", video, "X", 0, 1}),
       plain_field(&R::align, {"align",
-                              "Move frames that are given to multiples of so many latent frames; 0 leaves "
-                              "them [5, those of a clip of the decoder]",
+                              "Move given frames to multiples of N latent frames; 0 leaves them where they "
+                              "are [5, those of a clip of the decoder]",
                               video, "N", 0, kMaxFrames})};
 }
 

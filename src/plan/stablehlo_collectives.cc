@@ -189,7 +189,7 @@ MlirValue reduce_scatter(MlirBuilder& b, const CollectiveCall& call, const MlirV
   return b.reshape(sum, {one.begin() + 1, one.end()});
 }
 
-// [P, ..], a piece for each rank of the group -> the pieces that they have for this one.
+// [P, ..], one piece for each rank of the group -> the pieces that those ranks hold for this one.
 MlirValue all_to_all(MlirBuilder& b, const CollectiveCall& call, const MlirValue& packed) {
   const std::string words =
       fmt::format("split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = {} : i64, {}",

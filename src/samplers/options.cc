@@ -226,7 +226,7 @@ Json parse_options(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0)
-      usage_error(field("scheduler_option"), "expected KEY=VALUE, as use_karras_sigmas=true, got '{}'",
+      usage_error(field("scheduler_option"), "expected KEY=VALUE, such as use_karras_sigmas=true, got '{}'",
                   printable(text));
     const std::string key = text.substr(0, equals);
     if (options.contains(key)) usage_error(field("scheduler_option"), "'{}' is given twice", printable(key));

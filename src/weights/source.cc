@@ -30,8 +30,8 @@ at::Tensor ShapeOnlySource::load(const std::string& key, at::IntArrayRef shape, 
   return part;
 }
 
-// One number, at all places: rows of it can be selected on the CPU, as of a table in a file, and it takes no
-// memory.
+// The tensor is a single number, seen at every place: rows can be selected on the CPU, as from a table in a
+// file, and it takes no memory.
 at::Tensor ShapeOnlySource::stored(const std::string& key, at::IntArrayRef shape) {
   at::Tensor table = at::zeros({}, at::kFloat).expand(shape);
   record_loading({key, shape, {}, at::kFloat, table});

@@ -50,7 +50,7 @@ USAGE = [  # words after `generate "a cat" --model MODEL`, and text that the err
     (["--threads", "0"], "from 1 to"),
     (["--scheduler", "magic"], "magic"),
     (["--scheduler", "dpmpp_2m_karras"], "[--scheduler] unknown sampler 'dpmpp_2m_karras'; did you mean dpm++-karras?"),
-    (["--scheduler-option", "karras"], "[--scheduler-option] expected KEY=VALUE, as use_karras_sigmas=true, got 'karras'"),
+    (["--scheduler-option", "karras"], "[--scheduler-option] expected KEY=VALUE, such as use_karras_sigmas=true, got 'karras'"),
     (["--scheduler-option", "use_karas_sigmas=true"],
      "[--scheduler-option] DPMSolverMultistepScheduler has no option 'use_karas_sigmas'; did you mean use_karras_sigmas?"),
     (["--scheduler-option", "use_karras_sigmas=yes"], "[--scheduler-option] 'use_karras_sigmas' must be true or false, got \"yes\""),

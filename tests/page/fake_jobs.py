@@ -18,7 +18,7 @@ FIELDS = [
     {"name": "num_inference_steps", "type": "integer", "group": "sampling", "default": 20, "minimum": 1, "maximum": 150, "help": "Number of denoising steps [20]"},
     {"name": "guidance_scale", "type": "number", "group": "sampling", "default": 4.5, "minimum": 0, "help": "Guidance scale: higher values follow the prompt more closely, 1 turns guidance off [4.5]"},
     {"name": "scheduler", "type": "text", "group": "sampling", "default": None, "suggestions": ["ddim", "dpm++", "euler", "euler-a", "heun", "unipc"], "help": "Sampler: a short name, or a class name of diffusers [the model's]"},
-    {"name": "scheduler_option", "type": "texts", "group": "sampling", "default": None, "help": "Option of the sampler's class in diffusers, as use_karras_sigmas=true; the value is JSON or a word (repeat the option) [the model's]"},
+    {"name": "scheduler_option", "type": "texts", "group": "sampling", "default": None, "help": "Option of the sampler's class in diffusers, such as use_karras_sigmas=true; the value is JSON or a word (repeat the option) [the model's]"},
     {"name": "eta", "type": "number", "group": "sampling", "default": 0, "minimum": 0, "maximum": 1, "help": "DDIM and TCD: amount of noise added in each step [0]"},
     {"name": "max_sequence_length", "type": "integer", "group": "prompt", "default": 300, "minimum": 1, "maximum": 4096, "help": "Maximum prompt length in tokens [the model's]"},
     {"name": "vae_tiling", "type": "flag", "group": "memory", "default": False, "help": "Decode in overlapping tiles: less memory, slightly different images"},

@@ -226,9 +226,9 @@ TEST(SamplerOptionsOfRequest, AreReadFromTexts) {
     return std::string("none");
   };
   for (const char* text : {"karras", "=1", ""})
-    EXPECT_EQ(
-        refusal({text}),
-        fmt::format("2 [scheduler_option] expected KEY=VALUE, as use_karras_sigmas=true, got '{}'", text));
+    EXPECT_EQ(refusal({text}),
+              fmt::format("2 [scheduler_option] expected KEY=VALUE, such as use_karras_sigmas=true, got '{}'",
+                          text));
   EXPECT_EQ(refusal({"a=1", "a=1"}), "2 [scheduler_option] 'a' is given twice");
 }
 
