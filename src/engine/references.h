@@ -82,7 +82,7 @@ class References {
   // Latent frames of a clip of the autoencoder.
   int64_t clip_latents() const { return scale_.latent_frames(scale_.clip); }
   void add_ranges(const Video& video);
-  // Up to which frame of its reference a range depends on whether there are more.
+  // How many frames of its reference are counted to place a range; further ones would change nothing.
   int64_t frames_to_count(const GivenRange& range) const;
   void examine(const std::string& path, File& file) const;
   at::Tensor encode_file(const std::string& path, const File& file, const models::Encoder& encoder) const;
