@@ -14,6 +14,7 @@
 #include "engine/stated_training.h"
 #include "samplers/options.h"
 #include "samplers/video_sampler.h"
+#include "text/caption_cleaner.h"
 
 namespace tessera::engine {
 namespace {
@@ -160,6 +161,18 @@ void choose_binning(Request& request, const Model& model) {
   request.resolution_binning = request.resolution_binning.value_or(has_bins);
 }
 
+// An encoder would refuse them once it has read its weights.
+void check_captions(const Settings& settings) {
+  if (!settings.request.clean_caption.value_or(false)) return;
+  for (int64_t loop = 0; loop < settings.video.loops; ++loop) {
+    for (size_t i = 0; i < settings.request.prompts.size(); ++i) {
+      text::require_cleanable_size(settings.prompt(i, loop).text, "prompt");
+      if (settings.guided())
+        text::require_cleanable_size(settings.negative_prompt(i, loop).text, "negative_prompt");
+    }
+  }
+}
+
 // Texts that go with the prompts are either one for all or one for each.
 void check_counts(const Request& request) {
   const auto require = [&](const std::vector<std::string>& texts, const std::string& name) {
@@ -252,6 +265,7 @@ Settings resolve(const Request& wish, const Model& model) {
              crop = request.crops_coords_top_left.value_or(Pair());
   settings.latents.sizes = {original.first, original.second, crop.first,
                             crop.second,    target.first,    target.second};
+  check_captions(settings);
   return settings;
 }
 

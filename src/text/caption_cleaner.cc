@@ -154,15 +154,19 @@ std::string clean_once(std::string_view caption, CaptionStyle style) {
 
 std::string clean_caption(std::string_view caption, CaptionStyle style) {
   require_utf8(caption, field("prompt"));
-  if (caption.size() > kMaxBytes) {
-    usage_error(field("prompt"), "the caption has {} bytes, and at most {} can be cleaned; use {}",
-                caption.size(), kMaxBytes, field("clean_caption", false));
-  }
+  require_cleanable_size(caption, "prompt");
   if (seems_misdecoded(caption)) {
     log_warning("[{}] seems to be text that was read in a wrong encoding, which diffusers may repair: '{}'",
                 field("prompt"), printable(cut_utf8(caption, 40)));
   }
   return clean_once(clean_once(caption, style), style);
+}
+
+void require_cleanable_size(std::string_view caption, const char* name) {
+  if (caption.size() > kMaxBytes) {
+    usage_error(field(name), "the caption has {} bytes, and at most {} can be cleaned; use {}",
+                caption.size(), kMaxBytes, field("clean_caption", false));
+  }
 }
 
 }  // namespace tessera::text

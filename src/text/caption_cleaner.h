@@ -23,4 +23,8 @@ enum class CaptionStyle { kDiffusers, kOpenSora };
 // - Python's version of Unicode. Categories, cases and compositions of characters are of ICU's.
 std::string clean_caption(std::string_view caption, CaptionStyle style = CaptionStyle::kDiffusers);
 
+// Throws for a caption that has too many bytes for that, which is known without cleaning it. `name` is the
+// field that has it.
+void require_cleanable_size(std::string_view caption, const char* name);
+
 }  // namespace tessera::text

@@ -151,6 +151,30 @@ TEST(Request, CleansCaptionsWhereDiffusersDoes) {
   EXPECT_FALSE(cleans(R"({"prompt": "a"})", xl));
 }
 
+TEST(Request, RefusesCaptionsThatAreTooLongToBeCleaned) {
+  const Model pixart = read_model(golden_folder("tiny-pixart")),
+              video = read_model(golden_folder("tiny-open-sora"));
+  const std::string most(16'384, 'a'), longer = most + "a";
+  const auto refusal = [](const Json& request, const Model& model) -> std::string {
+    try {
+      resolve(read_fields(request_fields(), request), model);
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(refusal({{"prompt", most}, {"negative_prompt", most}}, pixart), "");
+  EXPECT_EQ(
+      refusal({{"prompt", {"a", longer}}}, pixart),
+      "[prompt] the caption has 16385 bytes, and at most 16384 can be cleaned; use clean_caption: false");
+  EXPECT_TRUE(
+      refusal({{"prompt", "a"}, {"negative_prompt", longer}}, pixart).starts_with("[negative_prompt] "));
+  EXPECT_TRUE(refusal({{"prompt", longer}}, video).starts_with("[prompt] the caption has "));
+  EXPECT_EQ(refusal({{"prompt", longer}, {"clean_caption", false}}, pixart), "");
+  // What is not encoded may have any length.
+  EXPECT_EQ(refusal({{"prompt", "a"}, {"negative_prompt", longer}, {"guidance_scale", 1}}, pixart), "");
+}
+
 // And what has no effect is not among what was chosen.
 TEST(Request, DropsWhatHasNoEffectAndSaysSo) {
   const Model xl = read_model(golden_folder("tiny-sdxl"));

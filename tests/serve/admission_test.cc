@@ -26,6 +26,25 @@ TEST(Admission, APromptNamesNoFileOfTheServer) {
   EXPECT_TRUE(std::holds_alternative<Admitted>(taken));
 }
 
+// The texts that a client may send are longer than those that can be cleaned.
+TEST(Admission, ACaptionThatIsTooLongToBeCleanedIsRefused) {
+  job::Job base;
+  base.model = engine::read_model(golden_folder("tiny-pixart"));
+  base.arguments.request.dtype = at::kFloat;
+  JobRequest job;
+  job.request.prompts = {std::string(20'000, 'a')};
+  const auto refused = admit(job, base, {});
+  ASSERT_TRUE(std::holds_alternative<JobRefusal>(refused));
+  const auto& refusal = std::get<JobRefusal>(refused);
+  EXPECT_EQ(refusal.parameter, "prompt");
+  EXPECT_EQ(refusal.error.status, 400);
+  EXPECT_EQ(
+      spell(refusal.error.message),
+      "[prompt] the caption has 20000 bytes, and at most 16384 can be cleaned; use clean_caption: false");
+  job.request.clean_caption = false;
+  EXPECT_TRUE(std::holds_alternative<Admitted>(admit(job, base, {})));
+}
+
 TEST(Admission, MessagesNameNoFolderOfTheServer) {
   engine::Model model;
   model.folder = "/models/tiny";
