@@ -144,7 +144,7 @@ std::variant<Admitted, JobRefusal> admit(const JobRequest& request, const job::J
   } catch (const Error& error) {
     const std::string message = without_paths(error.message(), request.request, base.model);
     const std::vector<std::string> fields = fields_in(message);
-    return JobRefusal{.error = {.code = "invalid_value", .message = spell(message), .status = 400},
+    return JobRefusal{.error = {.code = "invalid_value", .message = message, .status = 400},
                       .parameter = fields.empty() ? "" : fields.front()};
   } catch (const std::exception& error) {  // a bug must not end the server
     log_warning("{}", error.what());
@@ -163,6 +163,7 @@ std::string without_paths(std::string message, const engine::Request& request, c
   };
   replace_all(request.images, "image");
   replace_all(request.video.reference_paths, "reference");
+  replace(field("reference_path"), field("reference"));
   std::vector<std::filesystem::path> folders = {model.folder};
   if (model.single_file) folders.push_back(model.single_file->path().parent_path());
   for (const std::filesystem::path& folder : folders) {

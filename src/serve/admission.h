@@ -37,7 +37,7 @@ std::variant<Admitted, JobRefusal> admit(const JobRequest& request, const job::J
                                          const RequestLimits& limits);
 
 // A message for the client: `image` and `reference` stand in the place of the files that hold what the client
-// has sent, and files of the model have no folder.
+// has sent and of the field that names them, and files of the model have no folder.
 std::string without_paths(std::string message, const engine::Request& request, const engine::Model& model);
 
 // A job as it begins, queued, but for its id and the time.

@@ -243,7 +243,10 @@ void read_engine_fields(ApiFields& fields, engine::Request& request,
       check_value(each, value);
       each.set(request, value);
     } catch (const Error& error) {
-      fields.refuse(each.name, fmt::format("is wrong: {}", error.what()));
+      std::string_view why = error.what();
+      const std::string name = fmt::format("[{}] ", each.name);  // which the refusal has too
+      if (why.starts_with(name)) why.remove_prefix(name.size());
+      fields.refuse(each.name, fmt::format("is wrong: {}", why));
     }
   }
 }
@@ -257,12 +260,20 @@ void set_prompt(ApiFields& fields, const std::string& name, engine::Request& req
 
 HttpResponse refusal_response(std::string_view path, const JobRefusal& refusal,
                               std::span<const FieldName> names) {
-  std::string_view parameter = refusal.parameter;
-  for (const auto& [engine_name, api_name] : names) {
-    if (parameter == engine_name) parameter = api_name;
-  }
+  const auto name_of = [names](std::string_view of_engine) {
+    const auto found = std::ranges::find(names, of_engine, &FieldName::first);
+    return found == names.end() ? of_engine : found->second;
+  };
+  const std::string message =
+      spell(refusal.error.message, [&](const std::string& of_engine, std::optional<bool> value) {
+        std::string name(name_of(of_engine));
+        // Of a field that says several things, the one that is meant.
+        if (std::ranges::count(names, name, &FieldName::second) > 1) name += ": " + of_engine;
+        if (value) name += *value ? ": true" : ": false";
+        return name;
+      });
   const JobError& error = refusal.error;
-  HttpResponse response = error_response(path, error.status, error.code, error.message, parameter);
+  HttpResponse response = error_response(path, error.status, error.code, message, name_of(refusal.parameter));
   if (refusal.retry_after) {
     const double seconds = std::clamp(refusal.retry_after->count(), 0.0, 1e9);
     response.headers.emplace_back("Retry-After", fmt::format("{}", static_cast<int64_t>(std::ceil(seconds))));

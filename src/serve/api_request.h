@@ -65,9 +65,10 @@ class ApiFields {
 
   [[noreturn]] void refuse(const std::string& name, const std::string& why,
                            const std::string& code = "invalid_value") const;
+  // The same for a value that is not `what`, which it names too.
+  [[noreturn]] void expected(const std::string& name, const std::string& what) const;
 
  private:
-  [[noreturn]] void expected(const std::string& name, const std::string& what) const;
   Json number_of(const std::string& name, const Json& value) const;
 
   Json object_;

@@ -115,8 +115,7 @@ OrderedJson job_json(const JobView& view) {
   json["attempts"] = view.attempts;
   json["request"] = write_fields(engine::request_fields(), view.request.request);
   // Files of the server are no client's business.
-  json["request"].erase("image");
-  json["request"].erase("reference_path");
+  for (const char* const name : {"image", "image_size", "reference_path"}) json["request"].erase(name);
   json["seeds"] = view.seeds;
   json["results"] = OrderedJson::array();
   for (const StoredResult& each : view.results) {

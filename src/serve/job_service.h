@@ -80,7 +80,7 @@ struct JobView {
 
 // Why a request did not become a job.
 struct JobRefusal {
-  JobError error;
+  JobError error;  // whose message may name fields by marks (core/error.h), as each API has them
   std::optional<Seconds> retry_after = {};  // nothing where it is no use to send it again as it is
   std::string parameter = {};               // the name of the field at fault, as request_fields() has it
 };

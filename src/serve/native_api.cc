@@ -1,5 +1,7 @@
 #include "serve/native_api.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <functional>
@@ -10,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/text.h"
 #include "serve/api_request.h"
 #include "serve/job_json.h"
 
@@ -31,6 +34,28 @@ void no_such_job(const ExchangePtr& exchange) {
 }
 
 // Reading requests.
+
+// What a job takes of a request. Files of the server are no client's business, and pictures come with their
+// sizes.
+const Fields<engine::Request>& request_fields_of_job() {
+  static const auto& fields = *new auto([] {
+    Fields<engine::Request> taken = engine::request_fields();
+    std::erase_if(taken, [](const auto& each) {
+      return each.name == "image" || each.name == "image_size" || each.name == "reference_path";
+    });
+    return taken;
+  }());
+  return fields;
+}
+
+void require_known(const Json& body) {
+  std::vector<std::string> names;
+  for (const auto& each : request_fields_of_job()) names.push_back(each.name);
+  for (const char* const own : {"image", "reference", "format", "timeout"}) names.emplace_back(own);
+  for (const auto& [name, value] : body.items()) {
+    if (std::ranges::find(names, name) == names.end()) detail::refuse_unknown_field(name, names);
+  }
+}
 
 std::string take_text(Json& json, const char* name) {
   const Json value = json.value(name, Json());
@@ -67,13 +92,14 @@ std::optional<Seconds> take_timeout(Json& json) {
 // Throws ApiError, and Error for a field that is wrong.
 JobRequest read_job(const HttpRequest& request) {
   Json json = read_json_body(request);
+  require_known(json);
   JobRequest job{.owner = request.owner, .api = "jobs"};
   if (const std::string format = take_text(json, "format"); !format.empty())
     job.suffix = "." + (format == "jpeg" ? "jpg" : format);
   job.timeout = take_timeout(json);
   job.images = take_files(json, "image");
   job.references = take_files(json, "reference");
-  job.request = read_fields(engine::request_fields(), json);
+  job.request = read_fields(request_fields_of_job(), json);
   read_resend(request, job);
   return job;
 }
@@ -84,37 +110,45 @@ std::optional<int64_t> whole_number(std::string_view text) {
   return code == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
 }
 
-// Answers what is wrong with a query itself.
-std::optional<JobFilter> read_filter(const ExchangePtr& exchange) {
+[[noreturn]] void refuse_query(const std::string& name, const std::string& why) {
+  throw ApiError(400, "invalid_value", fmt::format("{}: {}", printable(cut_utf8(name, 60)), why), name);
+}
+
+std::vector<JobState> read_states(std::string_view text) {
+  std::vector<JobState> states;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const auto found = std::ranges::find(kJobStateNames, text.substr(at, end - at));
+    if (found == kJobStateNames.end())
+      refuse_query("state", fmt::format("expected names of states, separated by commas: {}",
+                                        fmt::join(kJobStateNames, ", ")));
+    states.push_back(static_cast<JobState>(found - kJobStateNames.begin()));
+    at = end + 1;
+  }
+  return states;
+}
+
+// Throws ApiError.
+JobFilter read_filter(const HttpRequest& request) {
   JobFilter filter;
-  for (const auto& [name, value] : exchange->request().query) {
+  for (const auto& [name, value] : request.query) {
+    const std::string got = fmt::format("got '{}'", printable(cut_utf8(value, 60)));
     if (name == "after") {
+      // The job itself may be gone: ids ascend, so that the list goes on behind its place.
+      if (!value.empty() && !is_job_id(value)) refuse_query(name, "expected the id of a job, " + got);
       filter.after = value;
     } else if (name == "limit") {
       const auto limit = whole_number(value);
-      if (!limit || *limit < 1 || *limit > kMostListed) {
-        refuse(exchange, 400, "invalid_value", fmt::format("limit: expected 1 to {}", kMostListed), "limit");
-        return std::nullopt;
-      }
+      if (!limit || *limit < 1 || *limit > kMostListed)
+        refuse_query(name, fmt::format("expected 1 to {}, {}", kMostListed, got));
       filter.limit = *limit;
-    } else if (name == "order" && (value == "asc" || value == "desc")) {
+    } else if (name == "order") {
+      if (value != "asc" && value != "desc") refuse_query(name, "expected asc or desc, " + got);
       filter.newest_first = value == "desc";
     } else if (name == "state") {
-      for (size_t at = 0; at <= value.size();) {
-        const size_t end = std::min(value.find(',', at), value.size());
-        const auto found = std::ranges::find(kJobStateNames, value.substr(at, end - at));
-        if (found == kJobStateNames.end()) {
-          refuse(exchange, 400, "invalid_value", "state: expected names of states, separated by commas",
-                 "state");
-          return std::nullopt;
-        }
-        filter.states.push_back(static_cast<JobState>(found - kJobStateNames.begin()));
-        at = end + 1;
-      }
+      filter.states = read_states(value);
     } else {
-      refuse(exchange, 400, "invalid_value",
-             fmt::format("{}: expected state, after, limit and order (asc or desc)", name), name);
-      return std::nullopt;
+      refuse_query(name, "is not a known parameter; known ones are state, limit, after and order");
     }
   }
   return filter;
@@ -224,10 +258,9 @@ void submit(JobService& service, const ExchangePtr& exchange) {
 }
 
 void list(JobService& service, const ExchangePtr& exchange) {
-  std::optional<JobFilter> filter = read_filter(exchange);
-  if (!filter) return;
-  const int64_t limit = filter->limit++;
-  service.list(exchange->request().owner, *filter, [exchange, limit](const std::vector<JobView>& views) {
+  JobFilter filter = read_filter(exchange->request());
+  const int64_t limit = filter.limit++;
+  service.list(exchange->request().owner, filter, [exchange, limit](const std::vector<JobView>& views) {
     OrderedJson data = OrderedJson::array();
     for (const JobView& each : views) {
       if (std::ssize(data) < limit) data.push_back(job_json(each));

@@ -10,10 +10,7 @@ namespace {
 
 using VideoTraits = std::shared_ptr<const ModelTraits>;
 
-constexpr FieldName kVideoNames[] = {{"width", "size"},
-                                     {"height", "size"},
-                                     {"reference_path", "input_reference"},
-                                     {"reference", "input_reference"}};
+constexpr FieldName kVideoNames[] = {{"width", "size"}, {"height", "size"}, {"reference", "input_reference"}};
 
 void respond_with_video(const std::shared_ptr<Exchange>& exchange, const JobView& job,
                         const ModelTraits& model) {

@@ -85,18 +85,22 @@ std::string infotext(const PictureCall& call, const JobView& job, const ModelTra
 
 OrderedJson picture_answer(const PictureCall& call, const std::vector<JobView>& jobs,
                            const std::vector<std::string_view>& files, const ModelTraits& model) {
-  OrderedJson images = OrderedJson::array(), seeds = OrderedJson::array(), infotexts = OrderedJson::array();
+  std::vector<size_t> told;  // the pictures that are done, else all
   for (size_t i = 0; i < files.size(); ++i) {
-    if (call.sends_images) images.push_back(encode_base64(files[i]));
+    if (!files[i].empty()) told.push_back(i);
+  }
+  const bool is_any_done = !told.empty();
+  for (size_t i = 0; i < jobs.size() && !is_any_done; ++i) told.push_back(i);
+  OrderedJson images = OrderedJson::array(), seeds = OrderedJson::array(), infotexts = OrderedJson::array();
+  for (const size_t i : told) {
+    if (call.sends_images && is_any_done) images.push_back(encode_base64(files[i]));
     seeds.push_back(jobs.at(i).request.request.seed.value_or(0));
     infotexts.push_back(infotext(call, jobs[i], model));
   }
-  JobView none;
-  none.request = call.jobs.front();
-  const JobView& first = jobs.empty() ? none : jobs.front();
+  const JobView& first = jobs.at(told.front());
   OrderedJson info = common_info(call, first, model);
-  info["all_prompts"] = std::vector<std::string>(files.size(), call.prompt);
-  info["all_negative_prompts"] = std::vector<std::string>(files.size(), call.negative_prompt);
+  info["all_prompts"] = std::vector<std::string>(told.size(), call.prompt);
+  info["all_negative_prompts"] = std::vector<std::string>(told.size(), call.negative_prompt);
   info["all_seeds"] = seeds;
   info["all_subseeds"] = seeds;
   info["infotexts"] = infotexts;

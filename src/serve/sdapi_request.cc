@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 
 #include "core/text.h"
@@ -17,19 +18,20 @@ constexpr int64_t kMostSide = 16384, kMostSteps = 1'000'000, kMostLayers = 256;
 uint64_t read_seed(ApiFields& fields, uint64_t drawn) {
   const Json* const value = fields.value("seed");
   if (!value) return drawn;
-  if (value->is_number_unsigned()) return value->get<uint64_t>();
-  if (!value->is_string()) {
-    constexpr int64_t kMost = int64_t{1} << 53;
-    const int64_t seed = *fields.integer("seed", -1, kMost);
-    return seed < 0 ? drawn : static_cast<uint64_t>(seed);
+  if (value->is_number_unsigned()) return value->get<uint64_t>();  // the largest of them equals -1 as JSON
+  if (*value == -1 || *value == "-1" || *value == "") return drawn;
+  if (value->is_number_float()) {
+    const auto number = value->get<double>();
+    if (std::trunc(number) == number && number >= 0 && number < 0x1p64) return static_cast<uint64_t>(number);
   }
-  const auto text = value->get<std::string>();
-  if (text.empty() || text == "-1") return drawn;
-  uint64_t seed = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), seed);
-  if (read.ec != std::errc() || read.ptr != text.data() + text.size())
-    fields.refuse("seed", "must be an integer, or -1 for a random one");
-  return seed;
+  if (value->is_string()) {
+    const auto text = value->get<std::string>();
+    uint64_t seed = 0;
+    const auto read = std::from_chars(text.data(), text.data() + text.size(), seed);
+    if (read.ec == std::errc() && read.ptr == text.data() + text.size()) return seed;
+  }
+  fields.expected("seed", fmt::format("an integer from 0 to {}, or -1 for a random one",
+                                      std::numeric_limits<uint64_t>::max()));
 }
 
 // Whether the value of a field that is not here is that with which it does nothing.

@@ -36,7 +36,8 @@ std::string title_of(const ModelTraits& model);
 std::string timestamp(WallTime time);
 // The text that says how a picture was made, as other programs read it.
 std::string infotext(const PictureCall& call, const JobView& job, const ModelTraits& model);
-// The answer: the files of pictures, and the jobs that made them, in the same order.
+// The answer for the jobs of a call, each with the file of its picture, which is empty for one that has ended
+// without it. Where no picture is done, the answer says what they would have been, as there.
 OrderedJson picture_answer(const PictureCall& call, const std::vector<JobView>& jobs,
                            const std::vector<std::string_view>& files, const ModelTraits& model);
 

@@ -94,9 +94,9 @@ void PictureTask::answer() {
   std::vector<std::string_view> files;
   for (const Picture& each : pictures_) {
     const auto file = each.job->result(0);
-    if (each.job->view().state != JobState::kSucceeded || !file) continue;
+    const bool is_done = each.job->view().state == JobState::kSucceeded && file;
     views.push_back(each.job->view());
-    files.push_back(*file);
+    files.push_back(is_done ? std::string_view(*file) : std::string_view());
   }
   finish(json_response(picture_answer(call_, views, files, model_)));
 }

@@ -91,9 +91,8 @@ void Service::submit(JobRequest request, Submitted done) {
   if (!request.request.images.empty())
     return done(refusal("invalid_value", "image: files of the server are not read", 400, "image"), false);
   if (!request.request.video.reference_paths.empty())
-    return done(
-        refusal("invalid_value", "reference_path: files of the server are not read", 400, "reference_path"),
-        false);
+    return done(refusal("invalid_value", "reference: files of the server are not read", 400, "reference"),
+                false);
   if (!request.images.empty() || !request.references.empty())
     return keep_uploads(std::move(request), std::move(done));
   admit_and_submit(std::move(request), std::move(done));

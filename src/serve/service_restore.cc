@@ -20,7 +20,11 @@ void Service::restore(const JournalJob& stored, std::map<std::filesystem::path, 
     JobView view = serve::view_of(stored, {});
     const std::variant<Admitted, JobRefusal> admitted = admit(view.request, options_.base, options_.limits);
     // As for another model than that of the process before.
-    if (const auto* refused = std::get_if<JobRefusal>(&admitted)) return fail(refused->error);
+    if (const auto* refused = std::get_if<JobRefusal>(&admitted)) {
+      JobError error = refused->error;
+      error.message = spell(error.message);
+      return fail(error);
+    }
     const JobPtr job = create(view.request, std::get<Admitted>(admitted));
     job->view.id = id;
     job->view.accepted = stored.submission.accepted;

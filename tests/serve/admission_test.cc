@@ -45,6 +45,27 @@ TEST(Admission, ACaptionThatIsTooLongToBeCleanedIsRefused) {
   EXPECT_TRUE(std::holds_alternative<Admitted>(admit(job, base, {})));
 }
 
+// The field of a request that names files has another name for clients, who send them.
+TEST(Admission, ReferencesHaveTheNameByWhichTheyAreSent) {
+  job::Job base;
+  base.model = engine::read_model(golden_folder("tiny-open-sora"));
+  base.arguments.request.dtype = at::kFloat;
+  const auto refusal_of = [&](const std::vector<std::string>& references, const std::string& strategy) {
+    JobRequest job;
+    job.request.prompts = {"a boat"};
+    job.request.video.reference_paths = references;
+    job.request.video.mask_strategies = {strategy};
+    const auto refused = admit(job, base, {});
+    EXPECT_TRUE(std::holds_alternative<JobRefusal>(refused));
+    const auto& refusal = std::get<JobRefusal>(refused);
+    return refusal.parameter + ": " + spell(refusal.error.message);
+  };
+  EXPECT_EQ(refusal_of({}, "0"),
+            "mask_strategy: [mask_strategy] has no effect without reference, of which it takes frames");
+  EXPECT_EQ(refusal_of({"/uploads/1", "/uploads/2"}, "0"),
+            "reference: [reference] 2 of them for 1 prompt; give one for all, or one for each");
+}
+
 TEST(Admission, MessagesNameNoFolderOfTheServer) {
   engine::Model model;
   model.folder = "/models/tiny";

@@ -150,8 +150,46 @@ TEST_F(NativeApiTest, BadRequestsAreRefusedByName) {
   EXPECT_EQ(
       call("POST", "/v1/jobs", std::string(), NamedTexts{{"Content-Type", "text/plain"}})->answer->status,
       415);
-  EXPECT_EQ(call("GET", "/v1/jobs", "", NamedTexts(), NamedTexts{{"limit", "0"}})->answer->status, 400);
-  EXPECT_EQ(call("GET", "/v1/jobs", "", NamedTexts(), NamedTexts{{"state", "gone"}})->answer->status, 400);
+}
+
+TEST_F(NativeApiTest, FieldsThatNameFilesOfTheServerAreUnknown) {
+  begin();
+  for (const char* const name : {"reference_path", "image_size"}) {
+    const Json error =
+        call("POST", "/v1/jobs", fmt::format(R"({{"prompt": "a", "{}": ["x"]}})", name))->json();
+    const std::string message = error.at("error").at("message");
+    EXPECT_TRUE(message.starts_with(fmt::format("[{}] is not a known field; known fields are ", name)))
+        << message;
+  }
+}
+
+TEST_F(NativeApiTest, QueriesSayWhatIsWrong) {
+  begin();
+  const std::string id = call("POST", "/v1/jobs", body())->json().at("id");
+  const auto refused = [&](const std::string& name, const std::string& value, const std::string& message) {
+    const auto exchange = call("GET", "/v1/jobs", "", NamedTexts(), NamedTexts{{name, value}});
+    EXPECT_EQ(exchange->answer->status, 400) << name;
+    const Json error = exchange->json().at("error");
+    EXPECT_EQ(error.at("message"), message);
+    EXPECT_EQ(error.at("param"), name);
+  };
+  refused("order", "up", "order: expected asc or desc, got 'up'");
+  refused("bogus", "1", "bogus: is not a known parameter; known ones are state, limit, after and order");
+  refused("after", "nosuch", "after: expected the id of a job, got 'nosuch'");
+  refused("limit", "0", "limit: expected 1 to 100, got '0'");
+  refused("state", "queued,gone",
+          "state: expected names of states, separated by commas: queued, running, encoding, succeeded, "
+          "failed, cancelled, expired");
+  // The place of a job that is not there any more.
+  const auto after = [&](const std::string& job, const std::string& order) {
+    const NamedTexts query = {{"after", job}, {"order", order}};
+    return call("GET", "/v1/jobs", "", NamedTexts(), query)->json().at("data").size();
+  };
+  EXPECT_EQ(after(std::string(36, '0'), "asc"), 1U);
+  EXPECT_EQ(after(std::string(36, 'z'), "asc"), 0U);
+  EXPECT_EQ(after(std::string(36, 'z'), "desc"), 1U);
+  EXPECT_EQ(after("", "asc"), 1U);
+  EXPECT_EQ(after(id, "asc"), 0U);
 }
 
 TEST_F(NativeApiTest, AFullQueueIsToldInHeaders) {

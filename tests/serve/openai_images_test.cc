@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "core/error.h"
 #include "core/text.h"
 #include "serve/openai_image_request.h"
 #include "serve/web_text.h"
@@ -132,6 +133,9 @@ TEST_F(OpenAiImages, MistakesNameTheirField) {
   EXPECT_EQ(refusal({{"stream", true}, {"partial_images", 4}}), "400 invalid_value partial_images");
   EXPECT_EQ(refusal({{"num_inference_steps", 0}}), "400 invalid_value num_inference_steps");
   EXPECT_EQ(refusal({{"guidance_scale", "high"}}), "400 invalid_value guidance_scale");
+  const Json body = {{"prompt", "a"}, {"num_inference_steps", 0}};
+  EXPECT_EQ(server_.post(kPath, body)->json()["error"]["message"],
+            "'num_inference_steps' is wrong: must be 1 or more, got 0");
   EXPECT_TRUE(jobs_.jobs.empty());
 }
 
@@ -153,8 +157,13 @@ TEST_F(OpenAiImages, RefusalsAndFailuresBecomeAnswers) {
   EXPECT_EQ(error_of(*exchange), "429 queue_full null");
   EXPECT_EQ(exchange->header("retry-after"), "3");
   EXPECT_EQ(exchange->json()["error"]["type"], "requests");
-  jobs_.refusal = JobRefusal{.error = {"invalid_value", "height: no", 400}, .parameter = "height"};
-  EXPECT_EQ(error_of(*server_.post(kPath, {{"prompt", "a"}})), "400 invalid_value size");
+  jobs_.refusal =
+      JobRefusal{.error = {"invalid_value",
+                           fmt::format("[{}] no, and {} neither", field("height"), field("format")), 400},
+                 .parameter = "height"};
+  exchange = server_.post(kPath, {{"prompt", "a"}});
+  EXPECT_EQ(error_of(*exchange), "400 invalid_value size");
+  EXPECT_EQ(exchange->json()["error"]["message"], "[size: height] no, and output_format neither");
   jobs_.refusal.reset();
   exchange = server_.post(kPath, {{"prompt", "a"}});
   jobs_.end(0, JobState::kFailed, JobError{"out_of_memory", "too large", 500});

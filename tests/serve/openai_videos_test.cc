@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/error.h"
 #include "serve/web_text.h"
 #include "tests/serve/fake_jobs.h"
 #include "tests/support/temporary_folder.h"
@@ -85,6 +86,13 @@ TEST_F(OpenAiVideos, MistakesNameTheirField) {
   EXPECT_EQ(refusal({{"model", "sora-2"}}), "model");
   EXPECT_EQ(refusal({{"input_reference", {{"file_id", "f"}}}}), "input_reference");
   EXPECT_EQ(refusal({{"input_reference", {{"image_url", "http://127.0.0.1/x.png"}}}}), "input_reference");
+  jobs_.refusal =
+      JobRefusal{.error = {"invalid_value", fmt::format("[{}] is cut off", field("reference")), 400},
+                 .parameter = "reference"};
+  const Json error = server_.post("/v1/videos", {{"prompt", "a"}})->json()["error"];
+  EXPECT_EQ(error["param"], "input_reference");
+  EXPECT_EQ(error["message"], "[input_reference] is cut off");
+  jobs_.refusal.reset();
   EXPECT_TRUE(jobs_.jobs.empty());
   for (const char* const path : {"/v1/videos/edits", "/v1/videos/extensions", "/v1/videos/job0/remix"})
     EXPECT_EQ(server_.post(path, {{"prompt", "a"}})->json()["error"]["code"], "unsupported_operation");

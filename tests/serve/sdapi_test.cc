@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
+#include "core/error.h"
 #include "core/image.h"
 #include "core/text.h"
 #include "serve/sdapi_request.h"
@@ -101,6 +104,26 @@ TEST_F(SdApi, EachPictureIsAJobWithTheNextSeed) {
     EXPECT_TRUE(info.contains(key)) << key;
   EXPECT_FALSE(info.contains("warnings"));
   EXPECT_EQ(exchange.use_count(), 1);
+}
+
+TEST_F(SdApi, SeedsHaveTheirBounds) {
+  const auto seed_of = [&](const Json& seed) {
+    server_.post(kTxt2Img, {{"seed", seed}});
+    return *jobs_.jobs.back().view.request.request.seed;
+  };
+  EXPECT_EQ(seed_of(std::numeric_limits<uint64_t>::max()), std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(seed_of("18446744073709551615"), std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(seed_of(5.0), 5U);
+  EXPECT_EQ(seed_of(0x1p60), uint64_t{1} << 60);
+  for (const Json& random : {Json(-1), Json(-1.0), Json("-1"), Json("")})
+    EXPECT_LE(seed_of(random), 0xffffffffU);
+  for (const Json& wrong : {Json(-2), Json(0x1p64), Json(1.5), Json("x"), Json(true)}) {
+    const auto exchange = server_.post(kTxt2Img, {{"seed", wrong}});
+    ASSERT_EQ(exchange->status(), 422) << wrong;
+    const std::string message = exchange->json()["detail"][0]["msg"], got = wrong.dump();
+    EXPECT_EQ(message,
+              "'seed' must be an integer from 0 to 18446744073709551615, or -1 for a random one, got " + got);
+  }
 }
 
 TEST_F(SdApi, WhatIsLeftOutIsTheModels) {
@@ -236,10 +259,34 @@ TEST_F(SdApi, InterruptAnswersWithWhatIsThere) {
   const auto interrupted = server_.call("POST", "/sdapi/v1/interrupt");
   EXPECT_EQ(interrupted->json(), Json::object());
   ASSERT_EQ(exchange->status(), 200);
-  EXPECT_EQ(exchange->json()["images"].size(), 1U);
+  EXPECT_EQ(exchange->json()["images"], Json({encode_base64("x")}));
   EXPECT_EQ(Json::parse(exchange->json()["info"].get<std::string>())["all_seeds"].size(), 1U);
   EXPECT_EQ(jobs_.cancelled, (std::vector<std::string>{"job1", "job2"}));
   EXPECT_EQ(waiting->status(), 0);
+}
+
+// Clients read the first entries of the lists, and the sizes.
+TEST_F(SdApi, ATaskThatIsInterruptedBeforeAPictureSaysWhatTheyWouldHaveBeen) {
+  const auto exchange =
+      server_.post(kTxt2Img, {{"prompt", "a cat"}, {"batch_size", 2}, {"seed", 7}, {"width", 96}});
+  jobs_.step(0, 1);
+  server_.call("POST", "/sdapi/v1/interrupt");
+  ASSERT_EQ(exchange->status(), 200);
+  const Json answer = exchange->json();
+  EXPECT_EQ(answer["images"], Json::array());
+  EXPECT_EQ(answer["parameters"]["steps"], 20);
+  EXPECT_EQ(answer["parameters"]["cfg_scale"], 4.5);
+  EXPECT_EQ(answer["parameters"]["width"], 96);
+  EXPECT_EQ(answer["parameters"]["height"], 48);
+  const Json info = Json::parse(answer["info"].get<std::string>());
+  EXPECT_EQ(info["all_seeds"], Json({7, 8}));
+  EXPECT_EQ(info["all_prompts"], Json({"a cat", "a cat"}));
+  EXPECT_EQ(info["width"], 96);
+  EXPECT_EQ(info["height"], 48);
+  EXPECT_EQ(info["steps"], 20);
+  EXPECT_EQ(info["infotexts"].size(), 2U);
+  EXPECT_NE(info["infotexts"][0].get<std::string>().find("Steps: 20, "), std::string::npos);
+  EXPECT_NE(info["infotexts"][0].get<std::string>().find("Size: 96x48"), std::string::npos);
 }
 
 TEST_F(SdApi, SkipEndsOnePicture) {
@@ -250,6 +297,9 @@ TEST_F(SdApi, SkipEndsOnePicture) {
   EXPECT_EQ(exchange->status(), 0);
   jobs_.succeed(1, {"y"});
   EXPECT_EQ(exchange->json()["images"], Json({encode_base64("y")}));
+  const Json info = Json::parse(exchange->json()["info"].get<std::string>());
+  EXPECT_EQ(info["all_seeds"], Json::array({info["seed"]}));
+  EXPECT_EQ(info["seed"], *jobs_.jobs.at(1).view.request.request.seed);
 }
 
 TEST_F(SdApi, OneFailureEndsTheTask) {
@@ -259,8 +309,12 @@ TEST_F(SdApi, OneFailureEndsTheTask) {
   EXPECT_EQ(exchange->json()["errors"], "too large");
   EXPECT_EQ(jobs_.cancelled, std::vector<std::string>{"job1"});
   EXPECT_EQ(exchange.use_count(), 1);
-  jobs_.refusal = JobRefusal{.error = {"invalid_value", "bad", 400}, .parameter = "num_inference_steps"};
-  EXPECT_EQ(server_.post(kTxt2Img, Json::object())->json()["detail"][0]["loc"][1], "steps");
+  jobs_.refusal =
+      JobRefusal{.error = {"invalid_value", fmt::format("[{}] too many", field("num_inference_steps")), 400},
+                 .parameter = "num_inference_steps"};
+  const Json detail = server_.post(kTxt2Img, Json::object())->json()["detail"][0];
+  EXPECT_EQ(detail["loc"][1], "steps");
+  EXPECT_EQ(detail["msg"], "[steps] too many");
 }
 
 TEST_F(SdApi, AClientThatGoesIsNotWaitedFor) {

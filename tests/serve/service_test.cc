@@ -167,7 +167,7 @@ TEST_F(ServiceTest, LimitsAreKeptBeforeAnyWork) {
   refused("dtype", [](JobRequest& job) { job.request.dtype = at::kBFloat16; });
   refused("output_type", [](JobRequest& job) { job.request.output_type = engine::OutputType::kLatent; });
   refused("image", [](JobRequest& job) { job.request.images = {"/etc/passwd"}; });
-  refused("reference_path", [](JobRequest& job) { job.request.video.reference_paths = {"/etc/passwd"}; });
+  refused("reference", [](JobRequest& job) { job.request.video.reference_paths = {"/etc/passwd"}; });
   refused("scheduler", [](JobRequest& job) { job.request.scheduler = "nothing"; });
   EXPECT_EQ(service_->status().queued + service_->status().running, 0);
   world.take_orders();
