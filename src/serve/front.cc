@@ -102,6 +102,7 @@ ServiceOptions service_options(const ServeOptions& options) {
   service.limits.pixels = options.max_pixels;
   service.limits.steps = options.max_steps;
   service.limits.pictures = options.max_prompts;
+  service.worlds = options.worlds;
   service.scheduler.max_jobs = options.max_queue;
   service.scheduler.max_jobs_of_owner = options.max_queue;
   // Those of the front before are less, as long as the clock does not go back.

@@ -21,21 +21,28 @@ class MemoryGate {
   // is free.
   MemoryGate(const job::Job& base, std::vector<MemoryLimit> limits);
 
+  // What other worlds hold of the memory all the time. If it is another number than before, what is known is
+  // forgotten.
+  void hold_by_others(uint64_t bytes);
+  uint64_t held_by_others() const { return held_; }
+
   // What a request lacks, in words; empty if it lacks nothing.
   using Lack = std::string;
   // Nothing where it takes a look().
   std::optional<Lack> known(const Admitted& request) const;
-  // Traces a run, which takes long.
-  Lack look(const Admitted& request) const;
-  // Requests of this kind are known from now on.
-  void keep(const Admitted& request, const Lack& lack);
+  // Traces a run, which takes long. `held` is held_by_others().
+  Lack look(const Admitted& request, uint64_t held) const;
+  // Requests of this kind are known from now on, as long as others hold so much.
+  void keep(const Admitted& request, const Lack& lack, uint64_t held);
 
  private:
   static std::string kind_of(const Admitted& request);
+  std::vector<MemoryLimit> limits_beside(uint64_t held) const;
 
   const job::Job& base_;
   const std::vector<MemoryLimit> limits_;
   const uint64_t weights_;
+  uint64_t held_ = 0;
   std::unordered_map<std::string, Lack> known_;
 };
 

@@ -62,6 +62,7 @@ Service::Service(ServiceOptions options, ServiceHooks hooks, Metrics& metrics)
       encoder_(std::make_unique<Encoder>(options_.base, options_.journal.folder / "encoding", hooks_.post)) {
   std::map<std::filesystem::path, RunId> saved;
   for (const JournalJob& each : journal_->take_unfinished()) restore(each, saved);
+  look_at_restored();
   remove_stray_uploads();
 }
 
@@ -135,15 +136,15 @@ void Service::admit_and_submit(JobRequest request, Submitted done) {
   }
   Admitted& taken = std::get<Admitted>(admitted);
   if (const auto lack = memory_.known(taken)) return submit_admitted(request, taken, *lack, std::move(done));
-  encoder_->run(
-      [this, request = std::move(request), taken = std::move(taken), done = std::move(done)]() mutable {
-        const MemoryGate::Lack lack = memory_.look(taken);
-        hooks_.post([this, lack, request = std::move(request), taken = std::move(taken),
-                     done = std::move(done)]() mutable {
-          memory_.keep(taken, lack);
-          submit_admitted(request, taken, lack, std::move(done));
-        });
-      });
+  encoder_->run([this, held = memory_.held_by_others(), request = std::move(request),
+                 taken = std::move(taken), done = std::move(done)]() mutable {
+    const MemoryGate::Lack lack = memory_.look(taken, held);
+    hooks_.post([this, held, lack, request = std::move(request), taken = std::move(taken),
+                 done = std::move(done)]() mutable {
+      memory_.keep(taken, lack, held);
+      submit_admitted(request, taken, lack, std::move(done));
+    });
+  });
 }
 
 void Service::submit_admitted(const JobRequest& request, const Admitted& admitted,

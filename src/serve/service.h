@@ -30,6 +30,7 @@ struct ServiceOptions {
   job::Job base;  // admit(), Encoder
   std::string model_name;
   RequestLimits limits = {};
+  int64_t worlds = 1;  // on this machine, all alike
   std::vector<MemoryLimit> memory = memory_limits();
   SchedulerOptions scheduler = {};
   JournalOptions journal;
@@ -142,6 +143,7 @@ class Service final : public JobService {
   void end(const JobPtr& job, JobState state, std::optional<JobError> error = {});
   void end(const Ended& ended);
   void restore(const JournalJob& job, std::map<std::filesystem::path, RunId>& saved);
+  void look_at_restored();
   std::optional<SavedStep> restore_saved(const JournalJob& job, LiveJob& live,
                                          std::map<std::filesystem::path, RunId>& saved);
 
@@ -194,7 +196,8 @@ class Service final : public JobService {
   Scheduler scheduler_;
   Estimates estimates_;
   MemoryGate memory_;
-  std::map<std::string, JobPtr> jobs_;  // that have not ended, by id, which is their order
+  std::deque<std::pair<JobPtr, Admitted>> restored_;  // whose memory is still to be looked at
+  std::map<std::string, JobPtr> jobs_;                // that have not ended, by id, which is their order
   std::map<std::pair<std::string, std::string>, std::string> keys_;  // ids, by owner and idempotency key
   // Ids, by owner and hash of the body, of the last requests.
   std::map<std::pair<std::string, std::string>, std::string> hashes_;

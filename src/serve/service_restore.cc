@@ -36,10 +36,31 @@ void Service::restore(const JournalJob& stored, std::map<std::filesystem::path, 
     remember(*job);
     jobs_[id] = job;
     scheduler_.restore(scheduled(*job), stored.attempts, restore_saved(stored, *job, saved));
+    restored_.emplace_back(job, std::get<Admitted>(admitted));
   } catch (const std::exception& error) {
     log_warning("job {} of the journal cannot go on: {}", id, error.what());
     fail({.code = "failed", .message = "the server that was started since cannot read this job"});
   }
+}
+
+// The machine may have less memory than when they were accepted. What has begun is left to its run.
+void Service::look_at_restored() {
+  for (; !restored_.empty(); restored_.pop_front()) {
+    const auto& [job, admitted] = restored_.front();
+    const auto lack = memory_.known(admitted);
+    if (!lack) break;
+    if (!lack->empty() && job->view.state == JobState::kQueued &&
+        scheduler_.cancel(job->id()) == Cancelled::kAtOnce)
+      end(job, JobState::kFailed, JobError{.code = "out_of_memory", .message = *lack, .status = 400});
+  }
+  if (restored_.empty()) return;
+  encoder_->run([this, held = memory_.held_by_others(), admitted = restored_.front().second] {
+    const MemoryGate::Lack lack = memory_.look(admitted, held);
+    hooks_.post([this, lack, held, admitted] {
+      memory_.keep(admitted, lack, held);
+      look_at_restored();
+    });
+  });
 }
 
 // Jobs that shared a run have one file.

@@ -64,6 +64,7 @@ void Service::handle(WorldId id, WorldEvent event) {
   if (event.kind == Kind::kReady) {
     world.ranks = event.ranks;
     world.weights_bytes = event.weights_bytes;
+    memory_.hold_by_others(static_cast<uint64_t>((options_.worlds - 1) * world.ranks) * world.weights_bytes);
     if (!world.is_ready) became_ready(id, world);
     return;
   }

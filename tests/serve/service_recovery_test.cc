@@ -92,6 +92,23 @@ TEST_F(ServiceTest, AnotherProcessTakesUpTheQueueAndWhatWasSaved) {
   EXPECT_EQ(list({}).size(), 2);
 }
 
+TEST_F(ServiceTest, WhatAnotherMachineAcceptedNeedsItsMemoryHereToo) {
+  start();
+  JobRequest large = request();
+  large.request.height = large.request.width = 1024;
+  const std::string first = accept(large), second = accept(large), small = accept(request());
+  options_.memory = {{.name = "this machine", .most = uint64_t{32} << 20}};
+  start();
+  for (const std::string& id : {first, second}) {
+    wait_for([&] { return find(id)->state == JobState::kFailed; });
+    EXPECT_EQ(find(id)->error->code, "out_of_memory");
+    EXPECT_TRUE(find(id)->error->message.starts_with("the run needs about ")) << find(id)->error->message;
+  }
+  EXPECT_EQ(state(small), JobState::kQueued);
+  add_world();
+  EXPECT_EQ(finish(small).state, JobState::kSucceeded);
+}
+
 TEST_F(ServiceTest, AWorldThatAFrontFindsDropsItsRuns) {
   start();
   FakeWorld& found = add_world(0, false);

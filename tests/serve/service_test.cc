@@ -195,6 +195,26 @@ TEST_F(ServiceTest, WhatCannotHaveItsMemoryIsRefused) {
   EXPECT_EQ(service_->status().queued, 1);
 }
 
+TEST_F(ServiceTest, OtherWorldsHoldMemoryToo) {
+  constexpr uint64_t kMemory = uint64_t{512} << 20;
+  options_.memory = {{.name = "this machine", .most = kMemory}};
+  options_.worlds = 3;
+  start();
+  JobRequest job = request();
+  job.request.height = job.request.width = 1024;
+  EXPECT_TRUE(submit(job).view);
+  FakeWorld& world = add_world(0, /*is_ready=*/false);
+  world.tell({.kind = WorldEvent::Kind::kReady, .ranks = 2, .weights_bytes = kMemory / 4});
+  service_->read_world(0);
+  const Answer answer = submit(job);
+  ASSERT_TRUE(answer.refusal);
+  EXPECT_EQ(answer.refusal->error.code, "out_of_memory");
+  const std::string& message = answer.refusal->error.message;
+  EXPECT_NE(message.find("but this machine, beside the 512.0 MiB that other worlds hold, has 0.0 KiB"),
+            std::string::npos)
+      << message;
+}
+
 TEST_F(ServiceTest, FilesOfARefusedRequestAreRemoved) {
   start();
   JobRequest job = request();
