@@ -37,6 +37,17 @@ int64_t block_rows() {
   return rows;
 }
 
+constexpr int64_t divide_up(int64_t value, int64_t by) {
+  return (value + by - 1) / by;
+}
+
+// Memory that is read next, in lines of the cache.
+struct Ahead {
+  const char* from = nullptr;
+  int64_t lines = 0;
+};
+constexpr int64_t kLine = 64;
+
 #if defined(__x86_64__)
 
 // c [rows, 8 * vectors] = a [rows, depth] b, or += that if `add`; b is a panel.
@@ -73,14 +84,18 @@ using Tile = void (*)(int64_t, const float*, int64_t, const float*, float*, int6
 constexpr Tile kTiles[2][kRows] = {{tile<1, 1>, tile<2, 1>, tile<3, 1>, tile<4, 1>, tile<5, 1>, tile<6, 1>},
                                    {tile<1, 2>, tile<2, 2>, tile<3, 2>, tile<4, 2>, tile<5, 2>, tile<6, 2>}};
 
-// Computes c [m, columns] from one panel.
+// Computes c [m, columns] from one panel. Meanwhile, `ahead` comes into the second-level cache.
 void multiply_panel(int64_t m, int64_t columns, int64_t depth, const float* a, int64_t lda, const float* b,
-                    float* c, int64_t ldc, bool add) {
+                    float* c, int64_t ldc, bool add, Ahead ahead = {}) {
   const Tile* const tiles = kTiles[columns > 8 ? 1 : 0];
   const bool whole = columns == 8 || columns == kPanel;
+  const int64_t blocks = divide_up(m, kRows), lines_per_block = divide_up(ahead.lines, blocks);
   for (int64_t row = 0; row < m; row += kRows) {
     const int64_t rows = std::min(kRows, m - row);
     float* const to = c + row * ldc;
+    const int64_t first_line = row / kRows * lines_per_block;
+    for (int64_t line = first_line; line < std::min(first_line + lines_per_block, ahead.lines); ++line)
+      _mm_prefetch(ahead.from + line * kLine, _MM_HINT_T1);
     if (whole) {
       tiles[rows - 1](depth, a + row * lda, lda, b, to, ldc, add);
       continue;
@@ -160,7 +175,8 @@ TESSERA_TARGET_AVX2 void gather_panel(const T* weight, int64_t stride, int64_t c
 
 #else
 
-void multiply_panel(int64_t, int64_t, int64_t, const float*, int64_t, const float*, float*, int64_t, bool) {
+void multiply_panel(int64_t, int64_t, int64_t, const float*, int64_t, const float*, float*, int64_t, bool,
+                    Ahead = {}) {
   TESSERA_CHECK(false, "this matrix product needs x86");
 }
 
@@ -228,6 +244,19 @@ void start_panel(const float* bias, int64_t columns, float* sums, int64_t rows) 
   }
 }
 
+// The part of a packed weight that follows elements [k, k + depth) of `panel` in multiply_block(). Read
+// ahead, panels of fp32 need no copy, and products take 0.92 [0.90 .. 0.94] of the time ([1056, 3840] ->
+// 3840, one thread) and 0.96 [0.94 .. 0.99] ([512, 1152] -> 1152, two threads), those of bf16 0.96 [0.93 ..
+// 0.98] ([2048, 1152] -> 4608, one thread; Zen 3, 3 runs).
+template <typename T>
+Ahead part_after(const Problem<T>& p, int64_t k, int64_t depth, int64_t panel, int64_t begin, int64_t end) {
+  const bool is_last = panel + 1 == end;
+  const int64_t from = is_last ? k + depth : k, next = is_last ? begin : panel + 1;
+  const int64_t numbers = std::min(depth, p.in - from) * kPanel;
+  return {reinterpret_cast<const char*>(p.weight + (next * p.in + from) * kPanel),
+          divide_up(numbers * static_cast<int64_t>(sizeof(T)), kLine)};
+}
+
 // Computes rows [first, first + rows) of y in panels [begin, end).
 template <typename T>
 void multiply_block(const Problem<T>& p, int64_t first, int64_t rows, int64_t begin, int64_t end,
@@ -240,23 +269,25 @@ void multiply_block(const Problem<T>& p, int64_t first, int64_t rows, int64_t be
     for (int64_t panel = begin; panel < end; ++panel) {
       const int64_t column = panel * kPanel, columns = std::min(kPanel, p.out - column);
       float* const sums = scratch.sums.get() + (panel - begin) * rows * kPanel;
+      const float* wide = scratch.panel.get();
+      Ahead ahead;
       if (p.is_packed) {
-        // Copies fp32 too: a copy brings the panel into the first-level cache faster than the tiles do.
-        run_kernel<widen<T>>(p.weight + column * p.in + k * kPanel, scratch.panel.get(), depth * kPanel);
+        const T* const packed = p.weight + column * p.in + k * kPanel;
+        if constexpr (std::is_same_v<T, float>) {
+          wide = packed;
+        } else {
+          run_kernel<widen<T>>(packed, scratch.panel.get(), depth * kPanel);
+        }
+        ahead = part_after(p, k, depth, panel, begin, end);
       } else {
         gather_panel(p.weight + column * p.in + k, p.in, columns, depth, scratch.panel.get());
       }
       if (k == 0) start_panel(p.bias ? p.bias + column : nullptr, columns, sums, rows);
-      multiply_panel(rows, kPanel, depth, scratch.x.get(), kDepth, scratch.panel.get(), sums, kPanel,
-                     /*add=*/true);
+      multiply_panel(rows, kPanel, depth, scratch.x.get(), kDepth, wide, sums, kPanel, /*add=*/true, ahead);
       if (k + depth == p.in)
         finish_panel(sums, rows, columns, p.y + first * p.out + column, p.out, p.activation);
     }
   }
-}
-
-constexpr int64_t divide_up(int64_t value, int64_t by) {
-  return (value + by - 1) / by;
 }
 
 template <typename T>
