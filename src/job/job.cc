@@ -377,10 +377,6 @@ Job plan_job(const GenerateArguments& arguments, engine::Model model, std::optio
   job.model = std::move(model);
   job.settings = engine::resolve(arguments.request, job.model);
   require_references(job);
-  {
-    const SuppressLog suppress_log;  // the run gives the same warnings
-    engine::make_sampler(job.settings, job.model);
-  }
   job.layout = resolve_layout(arguments.parallel, workload(job.settings, job.model), world_size);
   warn_of_endless_warmup(job);
   warn_of_single_words(job);

@@ -49,6 +49,27 @@ TEST(Request, TakesDiffusersArguments) {
   EXPECT_EQ(request.guidance_scale, 7.0);
 }
 
+// A server asks again and again.
+TEST(Request, WorkloadsKeepSamplersApart) {
+  const Model model = read_model(golden_folder("tiny-pixart"));
+  const auto elementwise = [&](const std::string& scheduler, const std::vector<std::string>& options,
+                               int64_t steps) {
+    Request request;
+    request.prompts = {"a cat"};
+    request.scheduler = scheduler;
+    request.scheduler_options = options;
+    request.num_inference_steps = steps;
+    return workload(resolve(request, model), model).has_elementwise_sampler;
+  };
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(elementwise("ddim", {}, 4));
+    EXPECT_FALSE(elementwise("ddim", {"thresholding=true", "sample_max_value=2"}, 4));
+    EXPECT_THROW(elementwise("ddim", {"timestep_spacing=\"leading\""}, 2000), Error);
+    EXPECT_THROW(elementwise("ddim", {"thresholding=\xff"}, 4), Error);
+    EXPECT_THROW(elementwise("no sampler", {}, 4), Error);
+  }
+}
+
 TEST(Request, RefusesWhatNoModelTakes) {
   for (const char* text : {R"({"device": "gpu"})", R"({"device": "cuda:x"})", R"({"device": "cuda:"})",
                            R"({"device": "cuda:-1"})", R"({"device": "cuda:300"})", R"({"dtype": "fp64"})",
