@@ -1,5 +1,6 @@
 #include "core/json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -9,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/text.h"
 
 namespace tessera {
 namespace {
@@ -67,6 +69,10 @@ class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
       if (position >= size_ && message.find(cut) != std::string::npos)
         message.replace(message.find(": ") + 2, std::string::npos,
                         "it ends too early, as if it were cut off");
+    }
+    if (find_invalid_utf8(message)) {  // it quotes the text
+      std::replace_if(
+          message.begin(), message.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; }, '?');
     }
     return Base::parse_error(position, token, error);
   }
@@ -248,7 +254,10 @@ std::vector<std::string> JsonConfig::unread() const {
 std::string JsonConfig::value_text(const std::string& key) const {
   const Json* value = find(key, Null::kRefused);
   if (!value) return "nothing";
-  if (value->is_number_float()) return fmt::format("{}", value->get<double>());  // JSON cannot represent NaN
+  if (value->is_number_float()) {  // JSON cannot represent NaN
+    const std::string number = fmt::format("{}", value->get<double>());
+    return number.find_first_not_of("-0123456789") == std::string::npos ? number + ".0" : number;
+  }
   const std::string text = value->dump(-1, ' ', true, Json::error_handler_t::replace);
   return text.size() > 80 ? text.substr(0, 80) + "..." : text;
 }

@@ -20,9 +20,10 @@ constexpr int64_t kLeastReferenceSide = 64, kMostReferenceAspect = 8;
 media::VideoReader open_picture(const std::string& path) {
   media::VideoReader reader(path);
   if (reader.fps() > 0)
-    input_error(path,
-                "a GIF, an animation or a video, and {} takes pictures; give one of its frames as a PNG",
-                field("image"));
+    input_error(
+        path,
+        "a GIF, an AVIF, an animation or a video, and {} takes pictures; give one of its frames as a PNG",
+        field("image"));
   return reader;
 }
 

@@ -1,5 +1,7 @@
 #include "media/video_reader.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -13,6 +15,13 @@
 namespace tessera::media {
 namespace {
 
+// The box that such a file begins with names its brand.
+bool is_heic(std::string_view beginning) {
+  constexpr std::string_view kBrands[] = {"heic", "heix", "heim", "heis", "mif1"};
+  return beginning.size() >= 12 && beginning.substr(4, 4) == "ftyp" &&
+         std::find(std::begin(kBrands), std::end(kBrands), beginning.substr(8, 4)) != std::end(kBrands);
+}
+
 void check_source(const Source& source, const std::string& where) {
   if (source.size == 0) input_error(where, "the file is empty");
   constexpr int64_t kBeginning = 64;
@@ -25,6 +34,7 @@ void check_source(const Source& source, const std::string& where) {
   for (const std::string_view tiff : {std::string_view("II*\0", 4), std::string_view("MM\0*", 4)}) {
     if (beginning.starts_with(tiff)) input_error(where, "a TIFF, which is not read; convert it to a PNG");
   }
+  if (is_heic(beginning)) input_error(where, "a HEIC, which is not read; convert it to a PNG");
   if (is_animated_webp(beginning))
     input_error(where, "an animated WebP, which is not read; convert it to an MP4 or a GIF");
 }

@@ -121,8 +121,7 @@ LatentScale read_autoencoder_kl_flux2_scale(const std::filesystem::path& model, 
   const JsonConfig json = JsonConfig::read(model / "vae" / "config.json");
   const AutoencoderKLFlux2Config config(json);
   if (config.channels() != channels) {
-    json.fail("latent_channels",
-              fmt::format("such that four times as many are {}, as in_channels of the denoiser", channels));
+    json.fail("latent_channels", fmt::format("a quarter of the {} in_channels of the denoiser", channels));
   }
   return {.pixels = 2 * config.decoder.scale_factor(), .channels = channels};
 }

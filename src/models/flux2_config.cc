@@ -23,6 +23,8 @@ Flux2Config::Flux2Config(const JsonConfig& json)
       eps(json.number_within("eps", 0, 1, 1e-6)),
       axes_dims_rope(json.integers("axes_dims_rope", std::vector<int64_t>{32, 32, 32, 32})),
       guidance_embeds(json.boolean("guidance_embeds", true)) {
+  if (json.string("_class_name", "Flux2Transformer2DModel") != "Flux2Transformer2DModel")
+    json.fail("_class_name", "\"Flux2Transformer2DModel\"");
   if (json.integer("patch_size", 1) != 1)
     json.refuse("patch_size", "the model would predict more channels than its latents have");
   if (json.has("out_channels") && json.integer("out_channels") != in_channels)

@@ -24,6 +24,8 @@ ZImageConfig::ZImageConfig(const JsonConfig& json)
       qk_norm(json.boolean("qk_norm", true)),
       axes_dims(json.integers("axes_dims", std::vector<int64_t>{32, 48, 48})),
       axes_lens(json.integers("axes_lens", std::vector<int64_t>{1024, 512, 512})) {
+  if (json.string("_class_name", "ZImageTransformer2DModel") != "ZImageTransformer2DModel")
+    json.fail("_class_name", "\"ZImageTransformer2DModel\"");
   // diffusers has as many heads of keys as of queries, whatever this says.
   json.integer("n_kv_heads", 30, Null::kDefault);
   if (json.has("siglip_feat_dim"))

@@ -206,17 +206,21 @@ std::unique_ptr<Sampler> make_with_steps(const Row& row, const JsonConfig& confi
               fewer.steps, row.name.short_name, origin, run.steps);
 }
 
+std::string names_that_take_sigmas() {
+  std::vector<std::string> names;
+  for (const Row& row : rows()) {
+    if (row.takes_sigmas) names.push_back(row.name.short_name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 // Handles samplers to which a pipeline hands noise levels. `name` is the user's, if the sampler is not the
 // file's.
 void require_sigmas(const Row& row, const std::optional<std::string>& name, const std::string& where) {
   if (row.takes_sigmas) return;
-  std::vector<std::string> others;
-  for (const Row& each : rows()) {
-    if (each.takes_sigmas) others.push_back(each.name.short_name);
-  }
   const std::string words = fmt::format(
       "the model hands its noise levels to its sampler; {} cannot take them", row.name.class_name);
-  const std::string can = fmt::format("{}", fmt::join(others, ", "));
+  const std::string can = names_that_take_sigmas();
   if (name) usage_error(field("scheduler"), "{}, got '{}'; {} can", words, *name, can);
   input_error(where, "{}; give {} {}", words, field("scheduler"), can);
 }
@@ -295,8 +299,9 @@ std::unique_ptr<Sampler> make_sampler(const JsonConfig& config, const std::optio
   const Choice choice = find_choice(name.value_or(file_class));
   if (!choice.row && name) refuse_unknown_name(*name);
   if (!choice.row)
-    input_error(config.where(), "the model's sampler, {}, cannot run yet; give {} one of {}", file_class,
-                field("scheduler"), known_names());
+    input_error(config.where(), "the model's sampler, {}, cannot run yet; give {} {}", file_class,
+                field("scheduler"),
+                run.has_even_sigmas ? names_that_take_sigmas() : "one of " + known_names());
   if (run.has_even_sigmas) require_sigmas(*choice.row, name, config.where());
   warn_of_unknown_options(config);
   const std::string& class_name = choice.row->name.class_name;

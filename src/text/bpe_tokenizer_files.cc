@@ -139,7 +139,7 @@ constexpr TokenizerClass kClasses[] = {
 }  // namespace
 
 BpeTokenizerFiles parse_bpe_tokenizer_json(const JsonConfig& document) {
-  if (!document.has("model")) document.fail("model", "an object");
+  if (!document.has("model") || !document.values()["model"].is_object()) document.fail("model", "an object");
   const JsonConfig model(document.values()["model"], document.where());
   BpeTokenizerFiles files;
   files.where = document.where();
@@ -187,7 +187,9 @@ BpeTokenizerFiles read_bpe_tokenizer_files(const fs::path& folder, const std::st
   add_special_tokens(config.named_tokens(defaults), row != nullptr && row->finds_raw, files.tokens);
 
   if (const auto pad = config.token("pad_token", defaults)) files.pad_token = pad->text;
-  files.pads_left = config.values().string("padding_side", "right", Null::kDefault) == "left";
+  const std::string side = config.values().string("padding_side", "right", Null::kDefault);
+  if (side != "left" && side != "right") config.values().fail("padding_side", "left or right");
+  files.pads_left = side == "left";
   files.model_max_length = parse_max_length(config.values());
   if (config.values().boolean("split_special_tokens", false))
     config.values().fail("split_special_tokens", "false");

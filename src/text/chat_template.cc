@@ -64,9 +64,11 @@ TemplateFile find_template(const fs::path& folder) {
   }
   if (value->is_array()) {  // several by name, of which "default" counts
     for (const Json& each : *value) {
+      if (!each.is_object()) continue;
       const JsonConfig named(each, config.where());
       if (named.string("name") == "default") return {named.string("template"), config.where()};
     }
+    config.fail("chat_template", "a string, or a list in which one is named \"default\"");
   }
   return {config.string("chat_template"), config.where()};
 }

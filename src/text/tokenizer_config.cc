@@ -43,6 +43,9 @@ JsonConfig read_json_if_there(const fs::path& path) {
 
 AddedToken parse_added_token(const Json& value, bool normalized, const std::string& where) {
   if (value.is_string()) return {.text = value.get<std::string>(), .normalized = normalized};
+  if (!value.is_object())
+    input_error(where, "a token must be a string or an object, got {}",
+                value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 40));
   const JsonConfig token(value, where);
   return {.text = token.string("content"),
           .normalized = token.boolean("normalized", normalized),

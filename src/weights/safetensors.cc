@@ -125,6 +125,10 @@ TensorFileHeader parse_safetensors(std::span<const std::byte> file, uint64_t fil
                 "is a GGUF file, which holds a transformer alone; name it as {}, and this folder as {}",
                 field("model"), field("config"));
   std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
+  if (beginning.starts_with('<'))
+    input_error(
+        where,
+        "is a web page in the place of the file; get the file again, logged in where the site wants that");
   if (header_bytes > kMaxHeaderBytes) {
     input_error(where, "a header of {} bytes is over the limit of {}: not a safetensors file", header_bytes,
                 kMaxHeaderBytes);

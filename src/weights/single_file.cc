@@ -220,6 +220,7 @@ void require_whole_model(const TensorFileHeader& header, const std::string& wher
   if (any_name(header, [](std::string_view key) { return key.starts_with("model.diffusion_model."); }))
     return;
   refuse_additions(header, where);
+  if (header.tensors.empty()) input_error(where, "holds no tensors; get the file again");
   if (all_names(header, [](std::string_view key) {
         return key.starts_with("encoder.") || key.starts_with("decoder.") ||
                key.find("quant_conv.") != std::string_view::npos;

@@ -263,7 +263,7 @@ PICTURES = [
     (png(80, 80)[:60], "one.png] the file is cut off: it has 60 bytes and needs at least"),
     (png(80, 80)[:-12], "one.png] the file is cut off"), (JPEG[:len(JPEG) // 2], "one.png] the file is cut off"),
     (JPEG[:-2], "one.png] the file is cut off"), (JPEG[:-99] + JPEG[-2:], "one.png] cannot be read as a JPEG: Corrupt JPEG data: premature end"),
-    (gif(64, 80), "one.png] a GIF, an animation or a video, and --image takes pictures"),
+    (gif(64, 80), "one.png] a GIF, an AVIF, an animation or a video, and --image takes pictures"),
     (bmp_of_16_bits(64, 64), "one.png] a BMP of 16 bits a pixel, which is not read; convert it to a PNG"),
     (b"II*\0" + bytes(100), "one.png] a TIFF, which is not read"), (b"MM\0*" + bytes(100), "one.png] a TIFF, which is not read"),
     (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "one.png] not an image or video"), (png(0, 64), "one.png]"),

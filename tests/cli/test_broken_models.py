@@ -143,6 +143,7 @@ MODELS = {
     "negative size": (KLEIN, in_header(WEIGHTS, CONTEXT, shape=[-4, 4]), f"'{CONTEXT}': shape must hold non-negative integers"),
     "size of 2^62": (KLEIN, in_header(WEIGHTS, CONTEXT, shape=[2 ** 62, 16]), f"'{CONTEXT}': shape is too large to address"),
     "offsets backwards": (KLEIN, in_header(WEIGHTS, CONTEXT, data_offsets=[8, 0]), f"'{CONTEXT}': data_offsets run backwards"),
+    "web page": (KLEIN, text(WEIGHTS, "<!DOCTYPE html><html></html>"), "safetensors] is a web page in the place of the file; get the file again"),
     # Tensors.
     "tensor transposed": (KLEIN, in_header(WEIGHTS, CONTEXT, shape=[24, 32]), f"weight '{CONTEXT}' has shape [24, 32], expected [32, 24]"),
     "tensor of integers": (Z_IMAGE, in_tensors(WEIGHTS, lambda each: each.update({CAPTION: ("I8", [24, 12], bytes(288))})),
@@ -169,6 +170,11 @@ MODELS = {
     "VAE not named": (KLEIN, keys(INDEX, vae=[None, None]), "'vae' must be a library and a class, got [null,null]"),
     "VAE of Z-Image": (KLEIN, part_of("vae", "tiny-z-image/vae"), "'_class_name' must be \"AutoencoderKLFlux2\", got \"AutoencoderKL\""),
     "VAE of klein": (Z_IMAGE, part_of("vae", "tiny-flux2-klein/vae"), "'_class_name' must be \"AutoencoderKL\", got \"AutoencoderKLFlux2\""),
+    "transformer of Z-Image": (KLEIN, part_of("transformer", "tiny-z-image/transformer"), "'guidance_embeds' must be false, as in FLUX.2 klein"),
+    "transformer of FLUX.1": (KLEIN, keys(CONFIG, _class_name="FluxTransformer2DModel"),
+                              "'_class_name' must be \"Flux2Transformer2DModel\", got \"FluxTransformer2DModel\""),
+    "transformer of klein": (Z_IMAGE, part_of("transformer", "tiny-flux2-klein/transformer"),
+                             "'_class_name' must be \"ZImageTransformer2DModel\", got \"Flux2Transformer2DModel\""),
     "text encoder in the VAE": (KLEIN, copied(TEXT, DECODER),
      "vae] weight 'bn.running_mean' is missing; by its names diffusion_pytorch_model.safetensors is of a text encoder"),
     "transformer in the text encoder": (Z_IMAGE, copied(WEIGHTS, TEXT),
@@ -177,7 +183,7 @@ MODELS = {
      "pipelines of class 'ZImageImg2ImgPipeline' cannot run here; these can:"),
     # Schedulers.
     "scheduler of no class": (Z_IMAGE, keys(INDEX, scheduler=["diffusers", "MagicScheduler"]),
-     "the model's sampler, MagicScheduler, cannot run yet; give --scheduler"),
+     "the model's sampler, MagicScheduler, cannot run yet; give --scheduler flow-euler"),
     "shift in quotes": (Z_IMAGE, keys(SCHEDULER, shift="3"), "'shift' must be a number, got \"3\""),
     "no timesteps": (KLEIN, keys(SCHEDULER, num_train_timesteps=0), "'num_train_timesteps' must be from 1 to 1000000, got 0"),
     # Numbers of the transformer.
@@ -185,6 +191,7 @@ MODELS = {
     "width of a billion": (Z_IMAGE, keys(CONFIG, dim=10 ** 9), "'dim' must be an integer from 1 to 65536, got 1000000000"),
     "heads that do not divide": (Z_IMAGE, keys(CONFIG, n_heads=5), "'n_heads' must be a divisor of dim (24), got 5"),
     "a layer more": (Z_IMAGE, keys(CONFIG, n_layers=3), "transformer] weight 'layers.2.attention.to_q.weight' is missing"),
+    "layers with a point": (Z_IMAGE, keys(CONFIG, n_layers=2.0), "'n_layers' must be an integer, got 2.0"),
     "refiners below zero": (Z_IMAGE, keys(CONFIG, n_refiner_layers=-1), "'n_refiner_layers' must be from 0 to 65536, got -1"),
     "latents of 8 channels": (Z_IMAGE, keys(CONFIG, in_channels=8), "'latent_channels' must be 8, as in_channels of the denoiser, got 4"),
     "axes that do not add up": (KLEIN, keys(CONFIG, attention_head_dim=16),
@@ -205,6 +212,8 @@ MODELS = {
     "biases": (KLEIN, keys(ENCODER, attention_bias=True), "'attention_bias' is true: only projections without a bias can run"),
     "encoder of experts": (KLEIN, keys(ENCODER, model_type="qwen3_moe"), "'model_type' must be \"qwen3\", got \"qwen3_moe\""),
     # Numbers of the VAE.
+    "latents of as many channels": (KLEIN, keys(VAE, latent_channels=16),
+                                   "'latent_channels' must be a quarter of the 16 in_channels of the denoiser, got 16"),
     "groups that do not divide": (KLEIN, keys(VAE, norm_num_groups=3), "'block_out_channels' must be multiples of norm_num_groups (3)"),
     "blocks of another class": (KLEIN, keys(VAE, up_block_types=4 * ["AttnUpDecoderBlock2D"]),
      "'up_block_types' must be 4 times \"UpDecoderBlock2D\""),
@@ -218,13 +227,19 @@ MODELS = {
     "unigrams": (Z_IMAGE, in_bpe(lambda bpe: bpe.update(type="Unigram")), "a tokenizer of type Unigram; BPE is needed"),
     "no merges.txt": (KLEIN, MERGES, "merges.txt] no such file"),
     "no padding": (KLEIN, keys(TOKENIZER, pad_token=None), "'pad_token' must be a token: the model takes padded prompts"),
+    "tokenizer not UTF-8": (Z_IMAGE, lambda model: (model / TOKENS).write_bytes(b'{"model": "\xff"}'), "ill-formed UTF-8 byte; last read: '\"?'"),
+    "model of a tokenizer is a number": (KLEIN, in_json(TOKENS, lambda document: document.update(model=5)),
+                                         "tokenizer.json] 'model' must be an object, got 5"),
+    "padding token is a number": (KLEIN, keys(TOKENIZER, pad_token=5), "tokenizer_config.json] a token must be a string or an object, got 5"),
+    "padding in the middle": (KLEIN, keys(TOKENIZER, padding_side="middle"), "'padding_side' must be left or right, got \"middle\""),
     # Chat templates.
     "template with a macro": (Z_IMAGE, text(TEMPLATE, "{% macro x() %}{% endmacro %}{{ x() }}"),
      "chat_template.jinja] the chat template (of 38 bytes, with the hash d71c8219821e34d8)"),
     "template of Llama": (Z_IMAGE, text(TEMPLATE, "{% for m in messages %}[INST] {{ m['content'] }} [/INST]{% endfor %}"),
      "is not one of those that are known, which are those of Qwen3"),
     "template is a number": (KLEIN, steps(without(TEMPLATE), keys(TOKENIZER, chat_template=5)), "'chat_template' must be a string, got 5"),
-    "no template by default": (KLEIN, steps(without(TEMPLATE), keys(TOKENIZER, chat_template=TWO_NAMED)), "'chat_template' must be a string"),
+    "no template by default": (KLEIN, steps(without(TEMPLATE), keys(TOKENIZER, chat_template=TWO_NAMED)),
+                               "'chat_template' must be a string, or a list in which one is named \"default\", got [{"),
     # JSON.
     "config nested too deep": (Z_IMAGE, text(CONFIG, 100000 * "["), "transformer/config.json] not valid JSON: nested deeper than 100 levels"),
     "config is a folder": (KLEIN, steps(without(ENCODER), lambda model: (model / ENCODER).mkdir()), "text_encoder/config.json] not a regular file"),
@@ -306,6 +321,7 @@ def u64(*numbers):
 
 GGUF = {
     "another magic": (at(0, b"GGML"), "not a safetensors file"), "version 4": (at(4, u32(4)), "version 4 of GGUF cannot be read"),
+    "no tensors": (at(8, u64(0)), "one.gguf] holds no tensors; get the file again"),
     "fewer tensors": (at(8, u64(3)), "which is 'time_in.in_layer.weight' in the names of this file"),
     "more tensors": (at(8, u64(10 ** 6)), "cannot be read"),
     "no values": (at(16, u64(0)), "'general.architecture': 8 dimensions are more than 4"),
@@ -371,6 +387,7 @@ PICTURES = {
     "BMP of a negative width": (bmp_of(-80, 80), BAD),
     "BMP of 2^30 x 2^30": (bmp_of(2 ** 30, 2 ** 30), BAD),
     "WebP that only begins": (b"RIFF\x10\0\0\0WEBPVP8 " + bytes(8), BAD),
+    "HEIC": (b"\0\0\0\x18ftypheic" + bytes(200), "one.png] a HEIC, which is not read; convert it to a PNG"),
     "video that only begins": (b"\0\0\0\x18ftypisom" + bytes(200), BAD),
     "web page": (b"<!DOCTYPE html><html></html>", "one.png] not an image or video"),
     "git-lfs": (LFS.encode(), "one.png] is a git-lfs pointer"), "weights": ((KLEIN.folder / DECODER).read_bytes(), "one.png] not an image or video"),

@@ -86,7 +86,7 @@ def test_pictures_that_klein_refuses(box):
             (3, "[missing.png] no such file", "--image", "missing.png"),
             (3, "[text.png] not an image or video", "--image", "text.png"),
             (3, "small.jpg] 40 x 56 pixels: sides must be at least 64 pixels", "--image", small),
-            (3, "a GIF, an animation or a video, and --image takes pictures; give one of its frames as a PNG", "--image", MOVING),
+            (3, "a GIF, an AVIF, an animation or a video, and --image takes pictures; give one of its frames as a PNG", "--image", MOVING),
             (2, "[--image-size] 64 x 600 pixels: a side may be at most 8 times as long as the other", "--image-size", "64x600"),
             (2, "[--image-size] expected two numbers", "--image-size", "64"),
             (2, "[--image-size] 2 of them for 1 of --image; leave them out", "--image", PICTURE, "--image-size", "70x101", "--image-size", "64x64"),
@@ -137,7 +137,7 @@ def test_broken_models_of_klein(box):
     refuse = functools.partial(TINY.refuse_changed, box)
     refuse("'guidance_embeds' must be false, as in FLUX.2 klein, the only FLUX.2 that can run, got true", "transformer/config.json", guidance_embeds=True)
     refuse("weight 'context_embedder.weight' has shape [32, 24], expected [32, 36]", "transformer/config.json", joint_attention_dim=36)
-    refuse("must be such that four times as many are 16, as in_channels of the denoiser", "vae/config.json", latent_channels=8)
+    refuse("must be a quarter of the 16 in_channels of the denoiser, got 8", "vae/config.json", latent_channels=8)
     refuse("'num_hidden_layers'", "text_encoder/config.json", num_hidden_layers=26)
     refuse("'padding_side' must be \"right\"", "tokenizer/tokenizer_config.json", padding_side="left")
     refuse("'vae' is [\"diffusers\",\"AutoencoderKL\"]: this class cannot run here; of diffusers these can: AutoencoderKLFlux2",

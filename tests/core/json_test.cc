@@ -148,9 +148,12 @@ TEST(JsonConfig, RefusesAnotherTypeAndWhatDoesNotFit) {
                                {"lu", {too_large}},
                                {"s", std::string(200, 'x')},
                                {"ten", 10},
+                               {"ten as a float", 10.0},
                                {"zero", 0}},
                           "file");
   EXPECT_EQ(refusal([&] { config.integer("f"); }), "[file] 'f' must be an integer, got 1.5");
+  EXPECT_EQ(refusal([&] { config.integer("ten as a float"); }),
+            "[file] 'ten as a float' must be an integer, got 10.0");
   EXPECT_EQ(refusal([&] { config.integer("u"); }), "[file] 'u' must be an integer, got 9223372036854775808");
   EXPECT_EQ(refusal([&] { config.count("u", 9); }), "[file] 'u' must be an integer, got 9223372036854775808");
   EXPECT_EQ(refusal([&] { config.count("ten", 9); }), "[file] 'ten' must be an integer from 1 to 9, got 10");

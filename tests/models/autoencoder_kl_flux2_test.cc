@@ -126,7 +126,7 @@ TEST(AutoencoderKLFlux2, HasTheScaleOfPackedLatents) {
   EXPECT_EQ(flux2_decoder(at::kFloat)->scale_factor(), 8);
   EXPECT_NE(said_by([] {
               read_autoencoder_kl_flux2_scale(golden_folder("flux2-vae"), 3);
-            }).find("'latent_channels' must be such that four times as many are 3"),
+            }).find("'latent_channels' must be a quarter of the 3 in_channels"),
             std::string::npos);
 }
 

@@ -67,6 +67,10 @@ TEST(MakeSampler, NamesASamplerThatTakesNoiseLevels) {
       error(R"({"_class_name": "UniPCMultistepScheduler"})", std::nullopt),
       "3 [file.json] the model hands its noise levels to its sampler; UniPCMultistepScheduler cannot take "
       "them; give scheduler flow-euler");
+  EXPECT_EQ(
+      error(R"({"_class_name": "FlowMatchHeunDiscreteScheduler"})", std::nullopt),
+      "3 [file.json] the model's sampler, FlowMatchHeunDiscreteScheduler, cannot run yet; give scheduler "
+      "flow-euler");
 }
 
 struct ErrorCase {

@@ -180,6 +180,8 @@ TEST_F(BpeTokenizerFolder, RefusesOtherTokenizers) {
     write_json("", fmt::format(R"("{}":{},"vocab":{{"a":0}},"merges":[])", option, value));
     expect_refusal(fmt::format("'{}' must be", option));
   }
+  write("tokenizer.json", R"({"model":5})");
+  expect_refusal("'model' must be an object, got 5");
   write_json("", R"("merges":[])");
   expect_refusal("the vocabulary must be an object");
   write_json("", R"("vocab":{"a":0})");
@@ -196,7 +198,8 @@ TEST_F(BpeTokenizerFolder, RefusesConfigsThatChangeWhatItDoes) {
         {R"({"truncation_side":"middle"})", "'truncation_side' must be left or right"},
         {R"({"model_max_length":0})", "'model_max_length' must be"},
         {R"({"model_max_length":"77"})", "'model_max_length' must be"},
-        {R"({"eos_token":7})", "expected a JSON object"},
+        {R"({"padding_side":"middle"})", "'padding_side' must be left or right"},
+        {R"({"eos_token":7})", "a token must be a string or an object, got 7"},
         {R"({"eos_token":{"content":"a","lstrip":1}})", "'lstrip' must be true or false"},
         {R"({"added_tokens_decoder":{"x":{"content":"a"}}})", "'added_tokens_decoder'"},
         {R"({"pad_token":""})", "the special token '' is not among the added tokens"}}) {

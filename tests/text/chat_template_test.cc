@@ -81,8 +81,12 @@ TEST_F(ChatTemplateFolder, RefusesTemplatesThatItDoesNotKnow) {
     write("tokenizer_config.json", Json{{"chat_template", other}}.dump());
     EXPECT_NE(refusal().find("tokenizer_config.json] the chat template"), std::string::npos) << refusal();
   }
-  write("tokenizer_config.json", R"({"chat_template":[{"name":"rag","template":"x"}]})");
-  EXPECT_NE(refusal().find("'chat_template' must be"), std::string::npos) << refusal();
+  for (const char* list : {R"([{"name":"rag","template":"x"}])", "[5]", "[]"}) {
+    write("tokenizer_config.json", fmt::format(R"({{"chat_template":{}}})", list));
+    EXPECT_NE(refusal().find("'chat_template' must be a string, or a list in which one is named \"default\""),
+              std::string::npos)
+        << refusal();
+  }
 }
 
 }  // namespace
