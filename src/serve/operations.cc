@@ -24,12 +24,17 @@ OrderedJson loss_json(const std::string& loss) {
   return loss.starts_with("[") ? "has failed; the server's log says why" : loss;
 }
 
+std::string_view state_of(const Service::WorldStatus& world) {
+  if (world.is_finishing) return "finishing";
+  return world.is_ready ? "ready" : "loading";
+}
+
 OrderedJson status_json(const Service& service) {
   const Service::Status status = service.status();
   OrderedJson worlds = OrderedJson::array();
   for (const Service::WorldStatus& each : status.worlds) {
     worlds.push_back({{"world", each.id},
-                      {"state", each.is_ready ? "ready" : "loading"},
+                      {"state", state_of(each)},
                       {"ranks", each.ranks},
                       {"weights_bytes", each.weights_bytes},
                       {"restarts", each.restarts},

@@ -101,7 +101,7 @@ void Scheduler::dequeue(Record& record) {
   last_begin_.erase({*job.deadline - record.left, record.ticket});
 }
 
-std::optional<Refusal> Scheduler::refusal(const Job& job) const {
+std::optional<Refusal> Scheduler::refusal(const Job& job, Seconds now) const {
   using Reason = Refusal::Reason;
   if (is_draining_) return Refusal{.reason = Reason::kDraining};
   if (job.bytes > options_.max_bytes) return Refusal{.reason = Reason::kTooLarge};
@@ -112,11 +112,11 @@ std::optional<Refusal> Scheduler::refusal(const Job& job) const {
   if (bytes_ + job.bytes > options_.max_bytes) reason = Reason::kBytesFull;
   if (size() >= options_.max_jobs) reason = Reason::kQueueFull;
   if (!reason) return std::nullopt;
-  return Refusal{.reason = *reason, .retry_after = wait(queue_.ahead_of_new(job.owner, job.estimate))};
+  return Refusal{.reason = *reason, .retry_after = wait(queue_.ahead_of_new(job.owner, job.estimate), now)};
 }
 
 std::optional<Refusal> Scheduler::submit(const Job& job, Seconds now) {
-  if (const std::optional<Refusal> why = refusal(job)) return why;
+  if (const std::optional<Refusal> why = refusal(job, now)) return why;
   Record& record = create(job);
   // One that comes too late is not refused: it ends as others do whose deadline has come.
   if (job.deadline) record.job.deadline = std::max(*job.deadline, now);
@@ -173,17 +173,20 @@ int64_t Scheduler::open_worlds() const {
 }
 
 // Where no world is ready, as if one was.
-Seconds Scheduler::wait(const FairQueue::Ahead& ahead) const {
+Seconds Scheduler::wait(const FairQueue::Ahead& ahead, Seconds now) const {
   Seconds work = std::max(ahead.work, Seconds(0));
   for (const auto& [id, run] : runs_) work += left(run);
+  for (const auto& [id, world] : worlds_) {
+    for (const auto& [run, end] : world.leaving) work += std::max(end - now, Seconds(0));
+  }
   return work / static_cast<double>(std::max<int64_t>(open_worlds(), 1));
 }
 
-std::optional<Outlook> Scheduler::outlook(std::string_view id) const {
+std::optional<Outlook> Scheduler::outlook(std::string_view id, Seconds now) const {
   const Record* record = find(id);
   if (record == nullptr || record->state != JobState::kQueued) return std::nullopt;
   const FairQueue::Ahead ahead = queue_.ahead(record->ticket);
-  const Seconds begin = wait(ahead);
+  const Seconds begin = wait(ahead, now);
   return Outlook{.jobs_ahead = std::llround(ahead.jobs), .begins_in = begin, .ends_in = begin + record->left};
 }
 
@@ -200,7 +203,11 @@ void Scheduler::stop(WorldId world) {
 
 bool Scheduler::is_idle(WorldId world) const {
   const auto found = worlds_.find(world);
-  return found == worlds_.end() || found->second.runs.empty();
+  return found == worlds_.end() || (found->second.runs.empty() && found->second.leaving.empty());
+}
+
+void Scheduler::let_go(RunId run) {
+  for (auto& [id, world] : worlds_) world.leaving.erase(run);
 }
 
 std::vector<Ended> Scheduler::lost(WorldId world) {
@@ -248,6 +255,13 @@ void Scheduler::end_run(RunId id) {
   runs_.erase(id);
 }
 
+// Its world goes on with it to the end of the step under way.
+void Scheduler::drop_run(RunId id) {
+  const Run& run = runs_.at(id);
+  worlds_.at(run.world).leaving[id] = run.step_began + run.step;
+  end_run(id);
+}
+
 // Unless it is cancelled or has failed by that.
 void Scheduler::return_to_queue(Record& record, Run& run, std::vector<Ended>& ended) {
   if (record.saved && record.saved->is_shared && (record.is_single || runs_alone(record))) record.saved = {};
@@ -259,10 +273,14 @@ void Scheduler::return_to_queue(Record& record, Run& run, std::vector<Ended>& en
   enqueue(record, false);
 }
 
-void Scheduler::stepped(RunId run, int64_t steps) {
-  const auto found = runs_.find(run);
+void Scheduler::stepped(RunId id, int64_t steps, Seconds now) {
+  const auto found = runs_.find(id);
   if (found == runs_.end()) return;
-  advance(found->second, std::min(steps, found->second.end - 1));
+  Run& run = found->second;
+  if (steps > run.done && now > run.step_began)
+    run.step = (now - run.step_began) / static_cast<double>(steps - run.done);
+  run.step_began = now;
+  advance(run, std::min(steps, run.end - 1));
 }
 
 void Scheduler::saved(RunId id, int64_t step) {

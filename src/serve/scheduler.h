@@ -64,7 +64,8 @@ struct SavedStep {
   bool operator==(const SavedStep&) const = default;
 };
 
-// What a world has to do before its next step, in this order. The scheduler goes by it that it is done.
+// What a world has to do before its next step, in this order. The scheduler goes by it that it is done, but
+// for runs that are dropped: they occupy the world until let_go() says that their last step has ended.
 struct Decision {
   std::vector<Ended> ended{};            // jobs of this world that are cancelled or expired
   std::vector<RunId> dropped{};          // runs of which all jobs have ended
@@ -93,8 +94,7 @@ enum class Cancelled { kAtOnce, kAtNextStep, kHasNoEffect };
 // - A job with a deadline that it would miss in its turn begins before its turn, if it can meet it.
 // - Jobs with equal batch key begin with the one whose turn it is, where that is faster (CostCurve).
 // - A run makes room for a job whose turn would be earlier by a quantum, or for a deadline, if it can be
-// saved
-//   and what it has left is longer; its own deadlines have to allow it.
+//   saved and what it has left is longer; its own deadlines have to allow it.
 // - Runs alternate on one world only if they have a batch key in common, as sessions ask (engine/session.h).
 //   If the job whose turn it is does not fit the runs under way, it waits for their end, and so do others.
 //
@@ -121,7 +121,7 @@ class Scheduler {
   std::optional<JobState> state(std::string_view id) const;
   int crashes(std::string_view id) const;
   // Of a job that is queued.
-  std::optional<Outlook> outlook(std::string_view id) const;
+  std::optional<Outlook> outlook(std::string_view id, Seconds now) const;
   int64_t size() const { return static_cast<int64_t>(records_.size()); }  // jobs that have not ended
   int64_t queued() const { return static_cast<int64_t>(queue_.size()); }
   uint64_t bytes() const { return bytes_; }
@@ -131,12 +131,14 @@ class Scheduler {
   // It takes no more runs; is_idle() says when the last has ended.
   void stop(WorldId world);
   bool is_idle(WorldId world) const;
+  // It no longer works on a run that was dropped or set aside.
+  void let_go(RunId run);
   // It is gone. Its jobs go back to the head of the queue with what was saved of them, or have failed, if it
   // was the last crash that they may take part in; those are returned.
   std::vector<Ended> lost(WorldId world);
 
   // So many steps of a run are done, in all.
-  void stepped(RunId run, int64_t steps);
+  void stepped(RunId run, int64_t steps, Seconds now);
   // It is saved where it stands after so many steps, and can be taken up from there.
   void saved(RunId run, int64_t step);
   // What was saved of it is no longer there; jobs that were to go on from there begin anew.
@@ -176,12 +178,16 @@ class Scheduler {
     bool is_shared = false;      // began with several
     int64_t begin = 0, end = 0;  // steps; what follows them counts as one
     int64_t done = 0;
-    Seconds charge{0};  // of its members
-    Seconds tag{0};     // the least account of its members' owners when it began
+    Seconds step{0}, step_began{0};  // how long a step takes, and when the one under way began
+    Seconds charge{0};               // of its members
+    Seconds tag{0};                  // the least account of its members' owners when it began
   };
   struct World {
     bool is_stopping = false;
     std::vector<RunId> runs{};
+    // Runs that were dropped or set aside while a step of theirs was under way, and about when that ends.
+    std::map<RunId, Seconds> leaving{};
+    std::optional<FairQueue::Ticket> next{};  // of the job for which one of them has made room
   };
   // What waits of a batch key, in the order in which it is due.
   struct Alike {
@@ -195,7 +201,7 @@ class Scheduler {
   void dequeue(Record& record);
   void forget(Record& record);
   bool runs_alone(const Record& record) const { return record.crashes >= kCrashesUntilAlone; }
-  std::optional<Refusal> refusal(const Job& job) const;
+  std::optional<Refusal> refusal(const Job& job, Seconds now) const;
 
   // Runs.
   Seconds left(const Run& run) const;
@@ -206,6 +212,7 @@ class Scheduler {
   }
   void leave_run(Record& record, Run& run, int64_t useful_steps);
   void end_run(RunId id);
+  void drop_run(RunId id);
   void return_to_queue(Record& record, Run& run, std::vector<Ended>& ended);
   void end(Record& record, JobState state, std::vector<Ended>& ended);
 
@@ -213,7 +220,7 @@ class Scheduler {
   void end_members(World& world, Seconds now, Decision& decision);
   bool has_room(const World& world) const;
   bool fits(const World& world, const Record& record, RunId without = 0) const;
-  Seconds soonest_end(WorldId except) const;
+  Seconds soonest_end(WorldId except, Seconds now) const;
   Record* urgent(Seconds now, Seconds end);
   Record* choose(WorldId id, Seconds now);
   Record* choose_instead(const Run& run, Seconds now, Seconds end);
@@ -224,7 +231,7 @@ class Scheduler {
   std::vector<Record*> take_batch(Record& head, Seconds now);
   void begin(WorldId id, World& world, Record& head, Seconds now, Decision& decision);
   int64_t open_worlds() const;
-  Seconds wait(const FairQueue::Ahead& ahead) const;
+  Seconds wait(const FairQueue::Ahead& ahead, Seconds now) const;
 
   const SchedulerOptions options_;
   bool is_draining_ = false;

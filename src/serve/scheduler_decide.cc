@@ -43,12 +43,12 @@ void Scheduler::end_members(World& world, Seconds now, Decision& decision) {
     }
     if (!run.members.empty()) continue;
     decision.dropped.push_back(id);
-    end_run(id);
+    drop_run(id);
   }
 }
 
 bool Scheduler::has_room(const World& world) const {
-  return static_cast<int64_t>(world.runs.size()) < options_.max_runs;
+  return static_cast<int64_t>(world.runs.size() + world.leaving.size()) < options_.max_runs;
 }
 
 // Whether a job can begin beside the runs of a world, but for one that is going to leave it.
@@ -62,12 +62,13 @@ bool Scheduler::fits(const World& world, const Record& record, RunId without) co
 }
 
 // When one of the worlds, but for one, can take another run, from now on.
-Seconds Scheduler::soonest_end(WorldId except) const {
+Seconds Scheduler::soonest_end(WorldId except, Seconds now) const {
   Seconds soonest = kNever;
   for (const auto& [id, world] : worlds_) {
     if (id == except || world.is_stopping) continue;
     if (has_room(world)) return Seconds(0);
     for (const RunId run : world.runs) soonest = std::min(soonest, left(runs_.at(run)));
+    for (const auto& [run, end] : world.leaving) soonest = std::min(soonest, std::max(end - now, Seconds(0)));
   }
   return soonest;
 }
@@ -84,11 +85,14 @@ Scheduler::Record* Scheduler::urgent(Seconds now, Seconds end) {
 }
 
 Scheduler::Record* Scheduler::choose(WorldId id, Seconds now) {
+  if (const auto made = std::exchange(worlds_.at(id).next, std::nullopt)) {
+    if (const auto found = tickets_.find(*made); found != tickets_.end()) return found->second;
+  }
   const std::optional<FairQueue::Ticket> ticket = queue_.next(options_.quantum);
   if (!ticket) return nullptr;
   Record* next = tickets_.at(*ticket);
   if (queue_.is_overdue(next->due)) return next;
-  Record* before = urgent(now, now + std::min(next->left, soonest_end(id)));
+  Record* before = urgent(now, now + std::min(next->left, soonest_end(id, now)));
   return before == nullptr ? next : before;
 }
 
@@ -113,8 +117,8 @@ Scheduler::Record* Scheduler::choose_instead(const Run& run, Seconds now, Second
 }
 
 void Scheduler::make_room(WorldId id, World& world, Seconds now, Decision& decision) {
-  if (queue_.size() == 0 || has_room(world)) return;
-  Seconds end = soonest_end(id);
+  if (queue_.size() == 0 || has_room(world) || !world.leaving.empty()) return;
+  Seconds end = soonest_end(id, now);
   if (end == Seconds(0)) return;  // another world has room
   RunId longest = world.runs.front();
   for (const RunId each : world.runs) {
@@ -130,9 +134,9 @@ void Scheduler::make_room(WorldId id, World& world, Seconds now, Decision& decis
     record->saved = SavedStep{.run = longest, .step = run.done, .is_shared = run.is_shared};
     return_to_queue(*record, run, decision.ended);
   }
-  end_run(longest);
+  drop_run(longest);
   decision.set_aside = longest;
-  begin(id, world, *other, now, decision);
+  world.next = other->ticket;
 }
 
 void Scheduler::take(Record& record, std::vector<Record*>& batch) {
@@ -192,6 +196,7 @@ void Scheduler::begin(WorldId id, World& world, Record& head, Seconds now, Decis
   run.members = take_batch(head, now);
   run.is_shared = run.members.size() > 1 || (head.saved && head.saved->is_shared);
   run.done = run.begin;
+  run.step_began = now;
   int64_t pictures = 0;
   for (const Record* record : run.members) pictures += record->job.pictures;
   const auto curve = curves_.find(head.job.batch_key);
@@ -206,6 +211,9 @@ void Scheduler::begin(WorldId id, World& world, Record& head, Seconds now, Decis
     run.end = std::max(run.end, record->job.steps + 1);
     start.jobs.push_back(record->job.id);
   }
+  // It may have been saved behind the last step of those that are left of it.
+  run.begin = run.done = std::min(run.begin, run.end - 1);
+  run.step = run.charge / static_cast<double>(run.end - run.begin);
   world.runs.push_back(run_id);
   runs_.emplace(run_id, std::move(run));
   decision.begun.push_back(std::move(start));

@@ -80,7 +80,7 @@ Service::JobPtr Service::live(const std::string& owner, const std::string& id) c
 
 JobView Service::view_of_job(const LiveJob& job) const {
   JobView view = job.view;
-  if (view.state == JobState::kQueued) view.outlook = scheduler_.outlook(view.id);
+  if (view.state == JobState::kQueued) view.outlook = scheduler_.outlook(view.id, now());
   return view;
 }
 

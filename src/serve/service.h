@@ -88,6 +88,7 @@ class Service final : public JobService {
   struct WorldStatus {
     WorldId id = 0;
     bool is_ready = false;
+    bool is_finishing = false;  // works on a step of which nobody needs the result any more
     int64_t restarts = 0, ranks = 0;
     uint64_t weights_bytes = 0;
     int64_t runs = 0;
@@ -163,6 +164,7 @@ class Service final : public JobService {
   void order_run(RunId id, const std::shared_ptr<const std::string>& saved);
   std::vector<JobPtr> set_aside(World& world, RunId id);
   void drop_run(World& world, RunId id);
+  void let_go(WorldId id, World& world, RunId run);
   void give_up_saved(RunId id, Saved& saved);
   void release_saved(LiveJob& job);
   void use_saved(LiveJob& job, RunId run);
@@ -180,6 +182,7 @@ class Service final : public JobService {
   int64_t watched_every(const Run& run) const;
   void watch_run(RunId id);
   std::optional<std::pair<JobPtr, int64_t>> picture_of(const Run& run, int64_t index) const;
+  static Seconds most_silence(const Run& run);
   void check_silence();
 
   // Results: service_results.cc.

@@ -21,7 +21,7 @@ std::shared_ptr<Follower> Service::follow(const std::string& owner, const std::s
   if (!job) return nullptr;
   auto following = std::make_shared<Following>(*this, job, preview_every, std::move(told));
   const std::shared_ptr<const Told> call = following->told;
-  job->view.outlook = scheduler_.outlook(id);
+  job->view.outlook = scheduler_.outlook(id, now());
   job->number =
       std::max(job->number + 1, static_cast<uint64_t>(hooks_.wall_clock().time_since_epoch().count()));
   (*call)({.kind = JobUpdate::Kind::kState, .number = job->number, .job = job->view});
@@ -113,7 +113,7 @@ void Service::tell_places() {
     const JobPtr& job = at->second;
     last_place_ = at->first;
     if (job->view.state != JobState::kQueued || job->followers.empty()) continue;
-    const std::optional<Outlook> outlook = scheduler_.outlook(at->first);
+    const std::optional<Outlook> outlook = scheduler_.outlook(at->first, now());
     const bool is_new =
         outlook && (!job->view.outlook || job->view.outlook->jobs_ahead != outlook->jobs_ahead);
     job->view.outlook = outlook;

@@ -69,6 +69,8 @@ struct Service::World {
   std::unique_ptr<WorldLink> link;
   bool is_loaded = false, is_ready = false, is_replaced = false;
   Seconds heard{0};  // when it told something last
+  // Runs that it is to drop after the step under way, and how long it may be silent until then.
+  std::map<RunId, Seconds> leaving = {};
   int64_t restarts = 0, ranks = 0;
   uint64_t weights_bytes = 0;
 };

@@ -116,6 +116,7 @@ Service::Status Service::status() const {
     WorldStatus& each = status.worlds.emplace_back();
     each = {.id = id,
             .is_ready = world.is_ready,
+            .is_finishing = !world.leaving.empty() || (world.is_loaded && !world.is_ready),
             .restarts = world.restarts,
             .ranks = world.ranks,
             .weights_bytes = world.weights_bytes};

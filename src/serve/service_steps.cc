@@ -37,7 +37,7 @@ void Service::step_done(RunId id, Run& run, const WorldEvent& event) {
   // The world counts the steps of all groups of pictures.
   run.done = event.steps > 0 ? event.step * run.steps / event.steps : 0;
   run.is_denoising = event.step < event.steps;
-  scheduler_.stepped(id, run.done);
+  scheduler_.stepped(id, run.done, now());
   const std::vector<Slot> slots = run.slots;
   for (const Slot& slot : slots) {
     const JobPtr job = live(slot.id);

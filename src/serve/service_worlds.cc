@@ -68,6 +68,7 @@ void Service::handle(WorldId id, WorldEvent event) {
     if (!world.is_ready) became_ready(id, world);
     return;
   }
+  if (event.kind == Kind::kDropped) return let_go(id, world, event.run);
   if (event.kind == Kind::kSaved) return run_saved(event.run, std::move(event));
   const auto found = runs_.find(event.run);
   if (found == runs_.end() || found->second.world != id) return;
@@ -187,7 +188,10 @@ void Service::decide(WorldId id) {
   const Decision decision = scheduler_.decide(id, now());
   // What followers do as they are told comes after the orders, which belong together.
   std::vector<JobPtr> changed;
-  for (const RunId run : decision.dropped) drop_run(found->second, run);
+  for (const RunId run : decision.dropped) {
+    drop_run(found->second, run);
+    runs_.erase(run);
+  }
   if (decision.set_aside) changed = set_aside(found->second, *decision.set_aside);
   for (const Decision::Start& each : decision.begun) {
     for (const JobPtr& job : start(id, each)) changed.push_back(job);
@@ -197,9 +201,16 @@ void Service::decide(WorldId id) {
   for (const std::string& each : decision.unstarted) end(Ended{.id = each, .state = JobState::kExpired});
 }
 
+// Jobs that come next wait until the world has ended the step under way.
 void Service::drop_run(World& world, RunId id) {
   send(world, plain_order(OrderKind::kDrop, id));
-  runs_.erase(id);
+  world.leaving[id] = most_silence(runs_.at(id));
+}
+
+void Service::let_go(WorldId id, World& world, RunId run) {
+  if (world.leaving.erase(run) == 0) return;  // of the front before
+  scheduler_.let_go(run);
+  decide(id);
 }
 
 std::vector<Service::JobPtr> Service::set_aside(World& world, RunId id) {
@@ -213,7 +224,7 @@ std::vector<Service::JobPtr> Service::set_aside(World& world, RunId id) {
     if (const JobPtr job = live(slot.id); job && job->run == id) use_saved(*job, id);
   }
   send(world, plain_order(OrderKind::kSave, id));
-  send(world, plain_order(OrderKind::kDrop, id));
+  drop_run(world, id);
   return back_to_queue(id);
 }
 
@@ -376,16 +387,20 @@ void Service::tick() {
   }
 }
 
+// The first step says how long steps are.
+Seconds Service::most_silence(const Run& run) {
+  const bool is_known = run.is_denoising && run.longest > Seconds(0);
+  return is_known ? kMostSteps * run.longest : kMostSilenceElsewhere;
+}
+
 void Service::check_silence() {
   for (auto& [id, world] : worlds_) {
     if (!world.is_loaded || world.is_replaced) continue;
     Seconds most = world.is_ready ? kMostSilence : kMostSilenceElsewhere;
     for (const auto& [run_id, run] : runs_) {
-      if (run.world != id) continue;
-      // The first step says how long steps are.
-      const bool is_known = run.is_denoising && run.longest > Seconds(0);
-      most = std::max(most, is_known ? kMostSteps * run.longest : kMostSilenceElsewhere);
+      if (run.world == id) most = std::max(most, most_silence(run));
     }
+    for (const auto& [run_id, of_run] : world.leaving) most = std::max(most, of_run);
     const Seconds silence = now() - world.heard;
     if (silence <= most) continue;
     world.is_replaced = true;

@@ -203,7 +203,9 @@ class World {
         keys.clear();
         return true;
       case Kind::kDrop:
-        return keys.erase(order.run) > 0;
+        if (keys.erase(order.run) > 0) return true;
+        tell({.kind = What::kDropped, .run = order.run});
+        return false;
       case Kind::kWatch:
       case Kind::kSave:
         return keys.contains(order.run);
@@ -243,7 +245,7 @@ class World {
       case Kind::kDrop:
         session_->drop(runs_.at(order.run).id);
         runs_.erase(order.run);
-        return;
+        return tell({.kind = What::kDropped, .run = order.run});
       case Kind::kDropAll:
         for (const auto& [run, running] : std::exchange(runs_, {})) session_->drop(running.id);
         return tell_ready();

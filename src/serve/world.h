@@ -20,7 +20,7 @@ struct WorldOrder {
     kResume,   // the same requests, from where `saved` stands
     kWatch,    // changes `preview_every` of a run; does nothing to one that has ended
     kSave,     // answered by kSaved, or by nothing if the run has ended or cannot be saved
-    kDrop,     // without an answer; does nothing to a run that has ended
+    kDrop,     // answered by kDropped, also for a run that has ended
     kDropAll,  // every run, answered by kReady; what a new front begins with, which does not know the runs of
                // the one before
     kEnd       // the world, after dropping all runs
@@ -53,6 +53,7 @@ struct WorldEvent {
     kPicture,  // `image`, the picture `index` of the batch, request after request
     kFrames,   // `frames` of the video `index`, which may have one frame; its frames come in order
     kSaved,    // where the run stands: `saved`
+    kDropped,  // no rank works on the run any more
     kWarning,  // `message`: of what the run does, as that a prompt is too long
     kEnded,    // every picture is there; `seconds` of the run's parts
     kFailed    // the run has ended with `exit_code` and `message`

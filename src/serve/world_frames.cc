@@ -121,6 +121,7 @@ Frame frame_of(const WorldEvent& event) {
       break;
     case Kind::kAlive:
     case Kind::kStep:
+    case Kind::kDropped:
       break;
     case Kind::kPreview:
     case Kind::kPicture:
@@ -162,6 +163,7 @@ WorldEvent event_of(const Frame& frame) {
         break;
       case Kind::kAlive:
       case Kind::kStep:
+      case Kind::kDropped:
         break;
       case Kind::kPreview:
       case Kind::kPicture:

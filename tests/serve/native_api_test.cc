@@ -281,6 +281,11 @@ TEST_F(NativeApiTest, OperationsTellHowTheServerIs) {
   EXPECT_NE(metrics.find("tessera_steps_total 4"), std::string::npos) << metrics;
   const Json status = call("GET", "/v1/status")->json();
   EXPECT_EQ(status.at("worlds").at(0).at("state"), "ready");
+  const std::string id = call("POST", "/v1/jobs", body())->json().at("id");
+  step(2);
+  call("DELETE", "/v1/jobs/" + id);
+  EXPECT_EQ(call("GET", "/v1/status")->json().at("worlds").at(0).at("state"), "finishing");
+  EXPECT_EQ(call("GET", "/ready")->answer->status, 200);
   world().die();
   service_->read_world(0);
   EXPECT_EQ(call("GET", "/ready")->answer->status, 503);

@@ -41,7 +41,7 @@ struct SimulatedRun {
 
 struct SimulatedWorld {
   bool is_there = false, is_stopping = false;
-  std::vector<RunId> runs{};
+  std::vector<RunId> runs{}, leaving{};
 };
 
 // What clients and worlds do, and what the scheduler may answer. Every answer is checked when it is given.
@@ -264,7 +264,7 @@ class Simulation {
     if (open_.empty()) return;
     const size_t number =
         open_[static_cast<size_t>(integer(random_, 0, static_cast<int64_t>(open_.size()) - 1))];
-    const std::optional<Outlook> outlook = scheduler_.outlook(id_of(number));
+    const std::optional<Outlook> outlook = scheduler_.outlook(id_of(number), now_);
     EXPECT_EQ(outlook.has_value(), jobs_[number].state == JobState::kQueued);
     if (!outlook) return;
     EXPECT_GE(outlook->jobs_ahead, 0);
@@ -276,11 +276,14 @@ class Simulation {
   void step() {
     const size_t id = some_world();
     SimulatedWorld& world = worlds_[id];
+    if (integer(random_, 1, 3) > 1) {
+      for (const RunId each : std::exchange(world.leaving, {})) scheduler_.let_go(each);
+    }
     for (const RunId each : std::vector<RunId>(world.runs)) {
       SimulatedRun& run = runs_.at(each);
       ++run.step;
       if (run.step <= run.end) {
-        scheduler_.stepped(each, run.step);
+        scheduler_.stepped(each, run.step, now_);
         continue;
       }
       const std::vector<Ended> over = scheduler_.completed(each);
@@ -315,6 +318,7 @@ class Simulation {
       EXPECT_TRUE(runs_.at(each).jobs.empty());
       runs_.erase(each);
       EXPECT_EQ(std::erase(world.runs, each), 1U);
+      world.leaving.push_back(each);
     }
     for (const RunId each : world.runs) EXPECT_FALSE(runs_.at(each).jobs.empty());
     if (decision.set_aside) set_aside(world, *decision.set_aside);
@@ -322,12 +326,13 @@ class Simulation {
       EXPECT_TRUE(decision.begun.empty());
     }
     for (const Decision::Start& start : decision.begun) begin(world, start);
-    EXPECT_LE(static_cast<int64_t>(world.runs.size()), options_.max_runs);
+    EXPECT_LE(static_cast<int64_t>(world.runs.size() + world.leaving.size()), options_.max_runs);
   }
 
   void set_aside(SimulatedWorld& world, RunId id) {
     ++set_aside_;
     EXPECT_EQ(std::erase(world.runs, id), 1U);
+    world.leaving.push_back(id);
     const SimulatedRun& run = runs_.at(id);
     for (const size_t each : run.jobs) {
       EXPECT_TRUE(jobs_[each].job.may_be_saved);

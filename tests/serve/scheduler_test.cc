@@ -60,6 +60,12 @@ class SchedulerTest : public testing::Test {
     scheduler_->completed(last_);
     return decide();
   }
+  // The world has ended the step of the run that was dropped or set aside last, and decides.
+  Decision let_go(const Decision& before) {
+    for (const RunId run : before.dropped) scheduler_->let_go(run);
+    if (before.set_aside) scheduler_->let_go(*before.set_aside);
+    return decide();
+  }
   // A batch of n takes 1 + (n - 1) / 10 of the time of one.
   void measure_batches() {
     for (int64_t n = 1; n <= 16; ++n)
@@ -172,9 +178,40 @@ TEST_F(SchedulerTest, CancelledJobPaysForItsSteps) {
   submit(job("a2", 20));
   submit(job("b1", 100));
   EXPECT_EQ(begun(decide()), Ids{"a1"});
-  scheduler_->stepped(last_, 1);
+  scheduler_->stepped(last_, 1, now_);
   scheduler_->cancel("a1");
-  EXPECT_EQ(begun(decide()), Ids{"a2"});  // 10 + 20 is less than 100
+  EXPECT_EQ(begun(let_go(decide())), Ids{"a2"});  // 10 + 20 is less than 100
+}
+
+TEST_F(SchedulerTest, NothingBeginsBeforeTheStepOfADroppedRunHasEnded) {
+  scheduler_->ready(1);
+  submit(job("a1", 100));
+  submit(job("a2", 100));
+  submit(job("a3", 20));
+  decide();
+  const RunId first = last_;
+  decide(1);
+  scheduler_->stop(1);
+  now_ += Seconds(30);
+  scheduler_->stepped(first, 0, now_);
+  now_ += Seconds(8);
+  scheduler_->stepped(first, 1, now_);  // of which each takes 8 s, not 10
+  scheduler_->cancel("a1");
+  const Decision decision = decide();
+  EXPECT_EQ(decision.dropped, std::vector<RunId>{first});
+  EXPECT_TRUE(begun(decision).empty());
+  EXPECT_EQ(scheduler_->state("a3"), JobState::kQueued);
+  EXPECT_FALSE(scheduler_->is_idle(0));
+  EXPECT_EQ(scheduler_->outlook("a3", now_)->jobs_ahead, 0);
+  EXPECT_EQ(scheduler_->outlook("a3", now_)->begins_in, Seconds(108));  // with the run of a2
+  now_ += Seconds(5);
+  EXPECT_TRUE(begun(decide()).empty());
+  EXPECT_EQ(scheduler_->outlook("a3", now_)->begins_in, Seconds(103));
+  now_ += Seconds(50);
+  EXPECT_EQ(scheduler_->outlook("a3", now_)->begins_in, Seconds(100));  // it takes longer
+  EXPECT_EQ(begun(let_go(decision)), Ids{"a3"});
+  scheduler_->completed(last_);
+  EXPECT_TRUE(scheduler_->is_idle(0));
 }
 
 TEST_F(SchedulerTest, ExpiresAtTheDeadline) {
@@ -189,7 +226,7 @@ TEST_F(SchedulerTest, ExpiresAtTheDeadline) {
   now_ = Seconds(150);
   const Decision decision = decide();
   EXPECT_EQ(decision.ended, (std::vector<Ended>{{"a1", JobState::kExpired}}));
-  EXPECT_EQ(begun(decision), Ids{"a3"});
+  EXPECT_EQ(begun(let_go(decision)), Ids{"a3"});
 }
 
 TEST_F(SchedulerTest, BeginsEarlierForADeadline) {
@@ -284,20 +321,20 @@ TEST_F(SchedulerTest, JobsOfALostWorldGoOnFromTheirSavedStep) {
   decide();
   const RunId run = last_;
   EXPECT_EQ(begun(decide(1)), Ids{"a2"});
-  scheduler_->stepped(run, 6);
+  scheduler_->stepped(run, 6, now_);
   scheduler_->saved(run, 5);
   EXPECT_TRUE(scheduler_->lost(0).empty());
   EXPECT_EQ(scheduler_->state("a1"), JobState::kQueued);
   EXPECT_TRUE(begun(decide(0)).empty());  // it is not there
-  EXPECT_EQ(scheduler_->outlook("a1")->jobs_ahead, 0);
-  EXPECT_EQ(scheduler_->outlook("a1")->ends_in, Seconds(15));  // ten of a2, and the half of its own
+  EXPECT_EQ(scheduler_->outlook("a1", now_)->jobs_ahead, 0);
+  EXPECT_EQ(scheduler_->outlook("a1", now_)->ends_in, Seconds(15));  // ten of a2, and the half of its own
   scheduler_->ready(0);
   const Decision decision = decide();
   EXPECT_EQ(begun(decision), Ids{"a1"});
   EXPECT_EQ(decision.begun.front().saved, (SavedStep{.run = run, .step = 5}));
   EXPECT_NE(last_, run);
   // Messages about what has gone have no effect.
-  scheduler_->stepped(run, 9);
+  scheduler_->stepped(run, 9, now_);
   scheduler_->saved(run, 9);
   EXPECT_TRUE(scheduler_->completed(run).empty());
   EXPECT_EQ(scheduler_->state("a1"), JobState::kRunning);
@@ -313,7 +350,7 @@ TEST_F(SchedulerTest, WhatIsNoLongerSavedBeginsAnew) {
   scheduler_->lost(0);
   scheduler_->unsaved(run);
   scheduler_->ready(0);
-  EXPECT_EQ(scheduler_->outlook("a1")->ends_in, Seconds(10));
+  EXPECT_EQ(scheduler_->outlook("a1", now_)->ends_in, Seconds(10));
   EXPECT_EQ(decide().begun.front().saved, std::nullopt);
 }
 
@@ -375,14 +412,21 @@ TEST_F(SchedulerTest, ALongRunMakesRoomForAShortJobOfAnother) {
   submit(job("a1", 1000));
   decide();
   const RunId run = last_;
-  scheduler_->stepped(run, 3);
+  scheduler_->stepped(run, 3, now_);
   submit(job("a2", 1));
   EXPECT_FALSE(decide().set_aside);  // its own owner's jobs wait
   submit(job("b1", 5));
   const Decision decision = decide();
   EXPECT_EQ(decision.set_aside, run);
-  EXPECT_EQ(begun(decision), Ids{"b1"});
-  const Decision back = next(5);
+  EXPECT_TRUE(begun(decision).empty());
+  submit(job("c1", 1));
+  const Decision second = decide();
+  EXPECT_FALSE(second.set_aside);
+  EXPECT_TRUE(begun(second).empty());  // the step that is saved has not ended
+  EXPECT_EQ(scheduler_->state("b1"), JobState::kQueued);
+  EXPECT_EQ(begun(let_go(decision)), Ids{"b1"});  // for which it has made room
+  EXPECT_EQ(begun(next(5)), Ids{"c1"});
+  const Decision back = next(1);
   EXPECT_EQ(begun(back), Ids{"a1"});
   EXPECT_EQ(back.begun.front().saved, (SavedStep{.run = run, .step = 3}));
 }
@@ -390,7 +434,7 @@ TEST_F(SchedulerTest, ALongRunMakesRoomForAShortJobOfAnother) {
 TEST_F(SchedulerTest, MakesNoRoomForEqualJobsOrIfItCannotBeSaved) {
   submit(job("a1", 1000));
   decide();
-  scheduler_->stepped(last_, 3);
+  scheduler_->stepped(last_, 3, now_);
   submit(job("b1", 1000));
   EXPECT_FALSE(decide().set_aside);
   make({});
@@ -408,7 +452,7 @@ TEST_F(SchedulerTest, MakesRoomForADeadlineUnlessItsOwnForbids) {
   submit(job("a1", 40));
   decide();
   submit(job_until("b1", 20, now_.count() + 30));
-  EXPECT_EQ(begun(decide()), Ids{"b1"});
+  EXPECT_EQ(begun(let_go(decide())), Ids{"b1"});
   make({});
   submit(job_until("a1", 40, now_.count() + 50));
   decide();
@@ -438,13 +482,13 @@ TEST_F(SchedulerTest, SaysWhenAJobWillEnd) {
   submit(job("a0", 40));
   decide();
   for (const char* id : {"a1", "a2", "a3"}) submit(job(id, 20));
-  const std::optional<Outlook> outlook = scheduler_->outlook("a3");
+  const std::optional<Outlook> outlook = scheduler_->outlook("a3", now_);
   EXPECT_EQ(outlook->jobs_ahead, 2);
   EXPECT_EQ(outlook->begins_in, Seconds(40));  // of 40 that run and 40 that wait, on two worlds
   EXPECT_EQ(outlook->ends_in, Seconds(60));
-  EXPECT_EQ(scheduler_->outlook("a0"), std::nullopt);
+  EXPECT_EQ(scheduler_->outlook("a0", now_), std::nullopt);
   submit(job("b1", 20));  // comes before most of the other owner's jobs
-  EXPECT_LE(scheduler_->outlook("b1")->jobs_ahead, 1);
+  EXPECT_LE(scheduler_->outlook("b1", now_)->jobs_ahead, 1);
 }
 
 }  // namespace

@@ -117,9 +117,12 @@ class FakeWorld {
   void obey(const WorldOrder& order) {
     if (order.kind == Kind::kDropAll) return runs.clear();
     if (order.kind == Kind::kBegin || order.kind == Kind::kResume) return begin(order);
+    if (order.kind == Kind::kDrop) {
+      runs.erase(order.run);
+      return tell({.kind = What::kDropped, .run = order.run});
+    }
     const auto found = runs.find(order.run);
     if (found == runs.end()) return;
-    if (order.kind == Kind::kDrop) runs.erase(found);
     if (order.kind == Kind::kWatch) found->second.preview_every = order.preview_every;
     if (order.kind == Kind::kSave) {
       Json saved = {{"step", found->second.step}, {"states", found->second.states}};

@@ -117,9 +117,13 @@ TEST_F(ServiceTest, AWorldThatAFrontFindsDropsItsRuns) {
   found.tell({.kind = WorldEvent::Kind::kStep, .run = 5, .step = 1, .steps = 2});
   service_->read_world(0);  // of a run that is not known
   EXPECT_FALSE(service_->status().is_ready());
+  EXPECT_FALSE(service_->status().worlds.at(0).is_finishing);
+  service_->world_loaded(0);  // says the supervisor
+  EXPECT_TRUE(service_->status().worlds.at(0).is_finishing);
   found.ready();
   service_->read_world(0);
   ASSERT_TRUE(service_->status().is_ready());
+  EXPECT_FALSE(service_->status().worlds.at(0).is_finishing);
   EXPECT_EQ(service_->status().worlds.at(0).ranks, 1);
 }
 
@@ -169,6 +173,25 @@ TEST_F(ServiceTest, AWorldThatStopsWhileItDenoisesIsReplacedAfterSeveralSteps) {
   for (int i = 0; i < 6; ++i) pass(1.5);
   EXPECT_TRUE(replaced_.empty());
   pass(1.5);
+  EXPECT_EQ(replaced_, std::vector<WorldId>{0});
+}
+
+// Nobody waits for the result of its step, but another world would have to load the model first.
+TEST_F(ServiceTest, AWorldMayEndALongStepOfAJobThatIsCancelled) {
+  start();
+  FakeWorld& world = add_world();
+  const std::string id = accept(request(1, 40));
+  world.take_orders();
+  service_->read_world(0);
+  for (int i = 0; i < 3; ++i) {
+    for (int j = 0; j < 20; ++j) pass(1);
+    world.step();
+    service_->read_world(0);
+  }
+  service_->cancel("ann", id, [](const std::optional<JobView>&) {});
+  for (int i = 0; i < 95; ++i) pass(1);
+  EXPECT_TRUE(replaced_.empty());
+  for (int i = 0; i < 10; ++i) pass(1);  // five steps
   EXPECT_EQ(replaced_, std::vector<WorldId>{0});
 }
 

@@ -51,6 +51,7 @@ TEST_P(WorldOfRanks, GivesEachRequestItsLonePictureWheneverItComes) {
   EXPECT_EQ(script.pictures.at(10), std::vector{lone[1]});
   EXPECT_EQ(script.pictures.at(11), (std::vector{lone[2], lone[3]}));
   EXPECT_EQ(script.count(What::kEnded, 12), 0);
+  EXPECT_EQ(script.count(What::kDropped, 12), 1);
   EXPECT_EQ(script.count(What::kPicture, 12), 0);
   EXPECT_EQ(script.count(What::kEnded, 10), 1);
   EXPECT_EQ(script.count(What::kStep, 10), 6);          // from 0 to 5
@@ -91,7 +92,8 @@ TEST_P(WorldOfRanks, OrdersThatAreWrongFailAlone) {
                       {1,
                        {begin_order(2, {other}), begin_order(3, {no_seed}), begin_order(4, {impossible}),
                         damaged, no_json, begin_order(7, {})}},
-                      {2, {plain_order(Kind::kSave, 99)}}});
+                      {2, {plain_order(Kind::kSave, 99), plain_order(Kind::kDrop, 98)}}});
+  EXPECT_EQ(script.count(What::kDropped, 98), 1);  // a run that has ended
   EXPECT_EQ(script.pictures.at(1), std::vector{lone[1]});
   for (const int64_t run : {2, 3, 4, 5, 6, 7}) EXPECT_TRUE(script.failures.contains(run)) << run;
   EXPECT_EQ(script.failures.size(), 6U);
@@ -110,6 +112,7 @@ TEST_P(WorldOfRanks, TakesOrdersOfATurnOneAfterTheOther) {
                                          {plain_order(Kind::kDropAll), begin_order(3, {other}),
                                           begin_order(4, {request_of(1)}), begin_order(5, {other})}}});
   EXPECT_FALSE(script.pictures.contains(1));
+  EXPECT_EQ(script.count(What::kDropped, 1), 1);
   EXPECT_FALSE(script.pictures.contains(2) || script.pictures.contains(6));
   EXPECT_EQ(script.failures.size(), 1U);
   EXPECT_TRUE(script.failures.contains(4));
