@@ -98,6 +98,7 @@ void require_keys(const ServeOptions& options, const std::vector<std::string>& a
 
 launch::Failure run_server(const ServeOptions& options, const ServerVoice& voice) {
   require_names(options.allow_origin, options.allow_host);
+  plan_world(options);  // what no world could do is refused before anybody can ask for it
   const Descriptor lock = take_folder(options.folder);
   Listeners listeners(options.listen);
   require_keys(options, listeners.addresses());

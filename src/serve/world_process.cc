@@ -94,13 +94,6 @@ job::GenerateArguments arguments_of(const ServeOptions& options) {
   return arguments;
 }
 
-job::Job plan_world(const ServeOptions& options) {
-  const ComputesAlone alone;  // the ranks may be forks of this process
-  job::Job job = job::plan_job(arguments_of(options), std::nullopt);
-  job::require_memory(job, job.ranks());
-  return job;
-}
-
 void run_rank(const Place& place, const comm::World& world) {
   job::wish_threads(place.options.threads, place.ranks_of_host());
   job::pin_rank(place.rank_of_host(), place.ranks_of_host());
@@ -120,6 +113,11 @@ void run_rank(const Place& place, const comm::World& world) {
 
 }  // namespace
 
+job::Job plan_world(const ServeOptions& options) {
+  const ComputesAlone alone;  // the ranks may be forks of this process
+  return job::plan_job(arguments_of(options), std::nullopt);
+}
+
 launch::Failure run_world_process(const ServeOptions& options, int64_t number, Descriptor control,
                                   Descriptor port) {
   Warnings warnings;
@@ -129,6 +127,10 @@ launch::Failure run_world_process(const ServeOptions& options, int64_t number, D
     warnings.add(message);
   });
   const job::Job job = plan_world(options);
+  {
+    const ComputesAlone alone;
+    job::require_memory(job, job.ranks());
+  }
   for (const std::string& warning : job.settings.warnings) log_warning("{}", warning);
   Place place{.options = options,
               .job = job,

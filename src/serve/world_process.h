@@ -4,11 +4,16 @@
 
 #include <cstdint>
 
+#include "job/job.h"
 #include "launch/failure.h"
 #include "serve/control.h"
 #include "serve/options.h"
 
 namespace tessera::serve {
+
+// Makes every choice of a world but what each request decides, by the rules of `tessera generate`. Throws
+// Error for options, a model or a layout that no world could work with. Reads no weights.
+job::Job plan_world(const ServeOptions& options);
 
 // Runs the world of this number until an order ends it. With several ranks this process starts them as its
 // forks and watches them: a rank that ends, or is stopped for two seconds, ends all. Tells the supervisor

@@ -43,13 +43,23 @@ def test_serve_refuses_wrong_values(box):
     box.refuse(2, "unknown", "serve", "--height", "64")
 
 
-def test_serve_ends_with_what_a_world_finds_wrong(box):
-    # The front may answer before a world has found that.
+def test_serve_refuses_what_no_world_can_do_before_it_listens(box):
+    folder = box.folder.parent / "state"
     for code, needle, words in [(3, "nothing", ["--model", "nothing"]), (2, "--timeout", ["--model", MODEL, "--timeout", "5"]),
-                                (2, "--ulysses-degree", ["--model", MODEL, "--ulysses-degree", "64"])]:
-        outcome = box.run("serve", "--folder", box.folder.parent / "state", "--listen", "127.0.0.1:0", *words)
-        assert outcome.code == code and outcome.err.count("\n") == 1, outcome
-        assert outcome.err.startswith("tessera: [") and needle in outcome.err, outcome
+                                (2, "--ulysses-degree", ["--model", MODEL, "--ulysses-degree", "64"]),
+                                (2, "needs 2 ranks", ["--model", MODEL, "--nproc", "3", "--ulysses-degree", "2"])]:
+        box.refuse(code, needle, "serve", "--folder", folder, "--listen", "127.0.0.1:0", *words)
+        assert not folder.exists()
+
+
+def test_serve_ends_with_what_a_world_finds_wrong(box):
+    model = box.copy_model()
+    weights = next((model / "transformer").glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-1])
+    # The front may answer before a world has found that.
+    outcome = box.run("serve", "--folder", box.folder.parent / "state", "--listen", "127.0.0.1:0", "--model", model)
+    assert outcome.code == 3 and outcome.err.count("\n") == 1, outcome
+    assert outcome.err.startswith("tessera: [") and weights.name in outcome.err, outcome
 
 
 def test_serve_says_where_it_listens_and_drains(serve):
