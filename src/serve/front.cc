@@ -135,7 +135,9 @@ class Front {
  public:
   explicit Front(const FrontOptions& options) : control_(Descriptor(options.control)) {
     const ServeOptions& serve = options.serve;
-    service_.emplace(service_options(serve), hooks(), metrics_);
+    ServiceOptions service = service_options(serve);
+    service.restarts = options.restarts;
+    service_.emplace(std::move(service), hooks(), metrics_);
     const auto body_bytes = static_cast<size_t>(serve.max_body);
     const ApiOptions api{
         .body_bytes = body_bytes, .upload_bytes = body_bytes, .max_pictures = serve.max_prompts};

@@ -2,6 +2,7 @@
 // computes nothing with tensors.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "serve/api_request.h"
@@ -16,6 +17,7 @@ struct FrontOptions {
   ServeOptions serve;
   std::vector<int> listeners;  // listening sockets, which the front takes over
   int control = -1;            // its end of the pair with the supervisor (serve/control.h), likewise
+  int64_t restarts = 0;        // fronts of this server that were there before
 };
 
 // All that a front answers, which docs/openapi.yaml describes. The service and the metrics must outlive them.

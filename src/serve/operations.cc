@@ -14,6 +14,8 @@ using ExchangePtr = std::shared_ptr<Exchange>;
 
 std::string_view why_not_ready(const Service::Status& status) {
   if (status.is_draining) return "draining";
+  const auto is_finishing = [](const Service::WorldStatus& each) { return each.is_finishing; };
+  if (std::ranges::any_of(status.worlds, is_finishing)) return "finishing";
   const auto was_lost = [](const Service::WorldStatus& each) { return !each.last_loss.empty(); };
   return std::ranges::any_of(status.worlds, was_lost) ? "restarting" : "loading";
 }
@@ -44,6 +46,7 @@ OrderedJson status_json(const Service& service) {
   return {{"model", service.model_name()},
           {"version", TESSERA_VERSION},
           {"started", seconds_since_1970(service.started())},
+          {"restarts", status.restarts},
           {"ready", status.is_ready()},
           {"draining", status.is_draining},
           {"worlds", std::move(worlds)},

@@ -103,8 +103,11 @@ launch::Failure run_server(const ServeOptions& options, const ServerVoice& voice
   Listeners listeners(options.listen);
   require_keys(options, listeners.addresses());
   ServerProcesses processes;
-  processes.front = [&](Descriptor control) -> launch::Failure {
-    return {run_front({.serve = options, .listeners = listeners.release(), .control = control.release()}),
+  processes.front = [&](Descriptor control, int64_t restarts) -> launch::Failure {
+    return {run_front({.serve = options,
+                       .listeners = listeners.release(),
+                       .control = control.release(),
+                       .restarts = restarts}),
             ""};
   };
   processes.world = [&](int64_t number, Descriptor control, Descriptor port) {

@@ -18,8 +18,8 @@ struct ServerVoice {
 
 // Runs a server (serve/supervisor.h) and returns how it ended: with exit code 0 after a drain. Must be called
 // on the only thread of a process that has not computed. Throws Error for what plan_world() refuses, and
-// Error(kUsage) if it cannot listen, if another server has the folder, and if everybody could reach it without
-// a key and the options do not allow that.
+// Error(kUsage) if it cannot listen, if another server has the folder, and if everybody could reach it
+// without a key and the options do not allow that.
 launch::Failure run_server(const ServeOptions& options, const ServerVoice& voice);
 
 }  // namespace tessera::serve

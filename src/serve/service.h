@@ -34,6 +34,7 @@ struct ServiceOptions {
   std::vector<MemoryLimit> memory = memory_limits();
   SchedulerOptions scheduler = {};
   JournalOptions journal;
+  int64_t restarts = 0;  // Status
 };
 
 // What a service needs of its process.
@@ -96,6 +97,7 @@ class Service final : public JobService {
   };
   struct Status {
     std::vector<WorldStatus> worlds = {};
+    int64_t restarts = 0;  // of the process that has this service
     int64_t queued = 0, running = 0;
     uint64_t bytes = 0;
     bool is_draining = false;
@@ -112,6 +114,10 @@ class Service final : public JobService {
   using Slot = SavedRunFile::Slot;
   struct Run;
   struct World;
+  struct Loss {
+    std::string why;
+    int64_t restarts = 0;  // before it
+  };
   // What is needed to take up a run that was saved.
   struct Saved {
     std::vector<Slot> slots;
@@ -206,7 +212,7 @@ class Service final : public JobService {
   std::map<std::pair<std::string, std::string>, std::string> hashes_;
   std::deque<std::pair<std::pair<std::string, std::string>, std::string>> hash_order_;  // and their ids
   std::map<WorldId, World> worlds_;
-  std::map<WorldId, std::string> losses_;  // why a world was lost last
+  std::map<WorldId, Loss> losses_;  // the last of each world
   std::map<RunId, Run> runs_;
   std::map<RunId, Saved> saved_;
   bool is_draining_ = false;

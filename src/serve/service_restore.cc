@@ -121,11 +121,13 @@ Service::Status Service::status() const {
             .ranks = world.ranks,
             .weights_bytes = world.weights_bytes};
     for (const auto& [run_id, run] : runs_) each.runs += run.world == id ? 1 : 0;
-    if (const auto loss = losses_.find(id); loss != losses_.end()) each.last_loss = loss->second;
+    if (const auto loss = losses_.find(id); loss != losses_.end()) each.last_loss = loss->second.why;
   }
-  for (const auto& [id, why] : losses_) {
-    if (!worlds_.contains(id)) status.worlds.push_back({.id = id, .last_loss = why});
+  for (const auto& [id, loss] : losses_) {
+    if (!worlds_.contains(id))
+      status.worlds.push_back({.id = id, .restarts = loss.restarts, .last_loss = loss.why});
   }
+  status.restarts = options_.restarts;
   status.queued = scheduler_.queued();
   status.running = std::ssize(jobs_) - status.queued;
   status.bytes = scheduler_.bytes();

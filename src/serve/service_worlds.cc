@@ -108,11 +108,12 @@ void Service::became_ready(WorldId id, World& world) {
 void Service::lose_world(WorldId id, const std::string& why) {
   const auto found = worlds_.find(id);
   if (found == worlds_.end()) {
-    if (const auto loss = losses_.find(id); loss != losses_.end()) loss->second = why;  // who knows better
+    if (const auto loss = losses_.find(id); loss != losses_.end())
+      loss->second.why = why;  // who knows better
     return;
   }
   log_warning("world {} is lost: {}", id, why);
-  losses_[id] = why;
+  losses_[id] = {.why = why, .restarts = found->second.restarts};
   metrics_->worlds_lost.add();
   worlds_.erase(found);
   const std::vector<Ended> ended = scheduler_.lost(id);

@@ -113,7 +113,7 @@ void Supervisor::start(Child& child) {
   ++child.starts;
   std::fflush(nullptr);
   const pid_t parent = ::getpid(), process = ::fork();
-  if (process == 0) become(child.world, std::move(control), std::move(port), parent);
+  if (process == 0) become(child, std::move(control), std::move(port), parent);
   if (process < 0) {
     child.failure = launch::Failure{
         static_cast<int>(ErrorKind::kMemory),
@@ -127,7 +127,9 @@ void Supervisor::start(Child& child) {
 }
 
 // Signals from a terminal are for the supervisor alone, and so is the terminal.
-void Supervisor::become(std::optional<int64_t> world, Descriptor control, Descriptor port, pid_t parent) {
+void Supervisor::become(const Child& child, Descriptor control, Descriptor port, pid_t parent) {
+  const std::optional<int64_t> world = child.world;
+  const int64_t restarts = child.starts - 1;
   launch::die_with_only_thread(parent);
   ::setsid();
   ::prctl(PR_SET_NAME, world ? fmt::format("tessera:w{}", *world).c_str() : "tessera:front");
@@ -140,7 +142,7 @@ void Supervisor::become(std::optional<int64_t> world, Descriptor control, Descri
   ControlSocket last_words(Descriptor(::fcntl(control.number(), F_DUPFD_CLOEXEC, 0)));
   try {
     failure = world ? processes_.world(*world, std::move(control), std::move(port))
-                    : processes_.front(std::move(control));
+                    : processes_.front(std::move(control), restarts);
   } catch (...) {
     failure = launch::current_failure();
   }

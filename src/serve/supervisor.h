@@ -20,8 +20,8 @@ namespace tessera::serve {
 // What the processes do, each in a fork of the supervisor. A failure that they return or throw is told to the
 // supervisor (ControlMessage::kFailed), which says so.
 struct ServerProcesses {
-  // `control` leads to the supervisor.
-  std::function<launch::Failure(Descriptor control)> front;
+  // `control` leads to the supervisor. `restarts` fronts were there before.
+  std::function<launch::Failure(Descriptor control, int64_t restarts)> front;
   // `port` leads to the front. Forks of the process may have both as well: a world is over when nobody holds
   // `control` any more.
   std::function<launch::Failure(int64_t world, Descriptor control, Descriptor port)> world;
@@ -82,7 +82,7 @@ class Supervisor {
   Child& world(int64_t number) { return children_.at(static_cast<size_t>(number) + 1); }
 
   void start(Child& child);
-  [[noreturn]] void become(std::optional<int64_t> world, Descriptor control, Descriptor port, pid_t parent);
+  [[noreturn]] void become(const Child& child, Descriptor control, Descriptor port, pid_t parent);
   void tell(Child& child, ControlMessage message);
   void tell_front_of(Child& world);
   void wait();

@@ -117,6 +117,7 @@ def test_serve_finishes_jobs_whatever_is_lost(serve, layout, number):
         while victim not in server.processes():
             assert time.monotonic() < deadline, (victim, server.log_text())
             time.sleep(0.05)
+    assert server.json("GET", "/v1/status")["restarts"] == 1
     assert server.stop() == 0
 
 

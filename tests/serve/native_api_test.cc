@@ -306,6 +306,20 @@ TEST_F(NativeApiTest, WhyAWorldWasLostNamesNoFile) {
   EXPECT_EQ(last_loss(), "has failed; the server's log says why");  // of the world before
 }
 
+TEST_F(NativeApiTest, RestartsAreKnownWhileAWorldIsGone) {
+  options_.restarts = 2;
+  begin();
+  FakeWorld world;
+  service_->add_world(0, world.link(), 3);
+  const auto restarts = [&] { return call("GET", "/v1/status")->json().at("worlds").at(0).at("restarts"); };
+  EXPECT_EQ(restarts(), 3);
+  EXPECT_EQ(call("GET", "/v1/status")->json().at("restarts"), 2);
+  service_->world_loaded(0);
+  EXPECT_EQ(call("GET", "/ready")->json().at("reason"), "finishing");  // what the front before has begun
+  service_->lose_world(0, "was stopped for 2 s");
+  EXPECT_EQ(restarts(), 3);
+}
+
 TEST(RequestLogTest, ALineHasNoPathAndNoBody) {
   Metrics metrics;
   std::string line;

@@ -48,6 +48,7 @@ TEST(Supervisor, WorldsOutliveTheFront) {
   server.lines().await("loaded 1");
   kill_one(server.lines().await("front "), SIGKILL);
   EXPECT_NE(server.lines().await("front ", 2), "");
+  EXPECT_EQ(number_in(server.lines().await("fronts before: ", 2)), 1);
   EXPECT_EQ(answer_of(server, 1, 2), before);
   EXPECT_NE(server.lines().await("loaded 1", 2), "") << "a new front does not know who was there before";
   EXPECT_EQ(server.lines().count("world "), 2U);

@@ -100,17 +100,18 @@ TestServer::TestServer(Plan plan) : plan_(std::move(plan)) {
   ::setsid();
   launch::Failure failure;
   try {
-    Supervisor supervisor({.worlds = plan_.worlds,
-                           .drain = plan_.drain,
-                           .most_silence = plan_.most_silence,
-                           .most_silence_at_start = plan_.most_silence_at_start,
-                           .say = [this](const std::string& line) { lines_.say("says " + line); },
-                           .on_serving = [this] { lines_.say("serving"); }},
-                          {.front = [this](Descriptor control) { return run_front(std::move(control)); },
-                           .world =
-                               [this](int64_t number, Descriptor control, Descriptor port) {
-                                 return run_world(number, std::move(control), std::move(port));
-                               }});
+    Supervisor supervisor(
+        {.worlds = plan_.worlds,
+         .drain = plan_.drain,
+         .most_silence = plan_.most_silence,
+         .most_silence_at_start = plan_.most_silence_at_start,
+         .say = [this](const std::string& line) { lines_.say("says " + line); },
+         .on_serving = [this] { lines_.say("serving"); }},
+        {.front = [this](Descriptor control,
+                         int64_t restarts) { return run_front(std::move(control), restarts); },
+         .world = [this](
+                      int64_t number, Descriptor control,
+                      Descriptor port) { return run_world(number, std::move(control), std::move(port)); }});
     failure = supervisor.run();
   } catch (...) {
     failure = launch::current_failure();
@@ -236,7 +237,8 @@ class TestFront {
 
 }  // namespace
 
-launch::Failure TestServer::run_front(Descriptor control) {
+launch::Failure TestServer::run_front(Descriptor control, int64_t restarts) {
+  lines_.say(fmt::format("fronts before: {}", restarts));
   lines_.say(fmt::format("front {}", ::getpid()));
   if (plan_.front_instead) {
     if (const auto failure = plan_.front_instead()) return *failure;

@@ -38,10 +38,10 @@ class Lines {
 // The number at the end of a line.
 int64_t number_in(const std::string& line);
 
-// The processes say "front PID", "world NUMBER PID" and "rank NUMBER RANK PID". The front asks every world it
-// gets to know whether it is there, again whenever it gets a byte through `ask`, and says "answer NUMBER
-// PID", with the number of the launcher of that world; besides "down NUMBER: WHY", "loaded NUMBER" and
-// "drain".
+// The processes say "front PID", "fronts before: N", "world NUMBER PID" and "rank NUMBER RANK PID". The front
+// asks every world it gets to know whether it is there, again whenever it gets a byte through `ask`, and says
+// "answer NUMBER PID", with the number of the launcher of that world; besides "down NUMBER: WHY", "loaded
+// NUMBER" and "drain".
 class TestServer {
  public:
   struct Plan {
@@ -73,7 +73,7 @@ class TestServer {
   bool is_all_gone();
 
  private:
-  launch::Failure run_front(Descriptor control);
+  launch::Failure run_front(Descriptor control, int64_t restarts);
   launch::Failure run_world(int64_t number, Descriptor control, Descriptor port);
 
   const Plan plan_;
