@@ -34,6 +34,8 @@ class MemoryGate {
   Lack look(const Admitted& request, uint64_t held) const;
   // Requests of this kind are known from now on, as long as others hold so much.
   void keep(const Admitted& request, const Lack& lack, uint64_t held);
+  // Bytes of the model's files.
+  uint64_t weights() const { return weights_; }
 
  private:
   static std::string kind_of(const Admitted& request);

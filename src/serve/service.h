@@ -189,6 +189,7 @@ class Service final : public JobService {
   void watch_run(RunId id);
   std::optional<std::pair<JobPtr, int64_t>> picture_of(const Run& run, int64_t index) const;
   static Seconds most_silence(const Run& run);
+  Seconds most_silence(const World& world) const;
   void check_silence();
 
   // Results: service_results.cc.

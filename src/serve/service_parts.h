@@ -54,6 +54,7 @@ struct Service::Run {
   int64_t done = 0;   // likewise
   bool is_shared = false;
   bool is_saveable = true;
+  bool is_begun = false;  // by its world, which may have hung before
   Seconds began{0};
   // Of denoising, which has begun when the first number of steps comes.
   std::optional<int64_t> counted = {};  // as the world counts them

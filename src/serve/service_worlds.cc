@@ -16,6 +16,8 @@ constexpr Seconds kMostSilence{10};
 constexpr double kMostSteps = 5;
 // What comes before and after the steps, as a text encoder that is read from the disk, says nothing.
 constexpr Seconds kMostSilenceElsewhere{600};
+// While the weights are read nothing is said either: a slow disk gives so many bytes in a second.
+constexpr double kSlowestDisk = 20e6;
 // Silence does not count where this process itself stood still.
 constexpr Seconds kStandstill{2};
 
@@ -68,12 +70,19 @@ void Service::handle(WorldId id, WorldEvent event) {
     if (!world.is_ready) became_ready(id, world);
     return;
   }
+  if (event.kind == Kind::kBegun) {
+    if (const auto leaving = world.leaving.find(event.run); leaving != world.leaving.end())
+      leaving->second = kMostSilenceElsewhere;  // it was to be dropped as it began
+  }
   if (event.kind == Kind::kDropped) return let_go(id, world, event.run);
   if (event.kind == Kind::kSaved) return run_saved(event.run, std::move(event));
   const auto found = runs_.find(event.run);
   if (found == runs_.end() || found->second.world != id) return;
   Run& run = found->second;
   switch (event.kind) {
+    case Kind::kBegun:
+      run.is_begun = true;
+      return;
     case Kind::kStep:
       return step_done(event.run, run, event);
     case Kind::kPreview:
@@ -390,14 +399,22 @@ void Service::tick() {
 
 // The first step says how long steps are.
 Seconds Service::most_silence(const Run& run) {
+  if (!run.is_begun) return kMostSilence;
   const bool is_known = run.is_denoising && run.longest > Seconds(0);
   return is_known ? kMostSteps * run.longest : kMostSilenceElsewhere;
 }
 
+// Besides what its runs may take.
+Seconds Service::most_silence(const World& world) const {
+  if (!world.is_loaded)
+    return kMostSilenceElsewhere + Seconds(static_cast<double>(memory_.weights()) / kSlowestDisk);
+  return world.is_ready ? kMostSilence : kMostSilenceElsewhere;
+}
+
 void Service::check_silence() {
   for (auto& [id, world] : worlds_) {
-    if (!world.is_loaded || world.is_replaced) continue;
-    Seconds most = world.is_ready ? kMostSilence : kMostSilenceElsewhere;
+    if (world.is_replaced) continue;
+    Seconds most = most_silence(world);
     for (const auto& [run_id, run] : runs_) {
       if (run.world == id) most = std::max(most, most_silence(run));
     }
@@ -405,7 +422,8 @@ void Service::check_silence() {
     const Seconds silence = now() - world.heard;
     if (silence <= most) continue;
     world.is_replaced = true;
-    hooks_.replace(id, fmt::format("has been silent for {:.0f} s", silence.count()));
+    hooks_.replace(id, fmt::format("has been silent for {:.0f} s{}", silence.count(),
+                                   world.is_loaded ? "" : ", in which it should have loaded"));
   }
 }
 

@@ -255,6 +255,7 @@ class World {
   }
 
   void begin(const WorldOrder& order) {
+    tell({.kind = What::kBegun, .run = order.run});
     auto [settings, key, layout, saved] =
         port_ != nullptr ? std::move(begun_.extract(order.run).mapped()) : plan(order);
     // A session has one layout, which depends on the requests' shape; all of its runs are alike.

@@ -48,6 +48,7 @@ struct WorldEvent {
   enum class Kind {
     kReady,    // a run can begin: the first one, and the answer to kDropAll. `ranks` and `weights_bytes`
     kAlive,    // without runs, every second; of no run
+    kBegun,    // the ranks have taken up the run
     kStep,     // `step` of `steps` are done
     kPreview,  // `image` of the picture `index`, as `step` steps have made it; of a video, a frame
     kPicture,  // `image`, the picture `index` of the batch, request after request

@@ -120,6 +120,7 @@ Frame frame_of(const WorldEvent& event) {
       text["weights_bytes"] = event.weights_bytes;
       break;
     case Kind::kAlive:
+    case Kind::kBegun:
     case Kind::kStep:
     case Kind::kDropped:
       break;
@@ -162,6 +163,7 @@ WorldEvent event_of(const Frame& frame) {
         event.weights_bytes = text.at("weights_bytes").get<uint64_t>();
         break;
       case Kind::kAlive:
+      case Kind::kBegun:
       case Kind::kStep:
       case Kind::kDropped:
         break;

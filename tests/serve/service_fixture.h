@@ -130,6 +130,7 @@ class FakeWorld {
     }
   }
   void begin(const WorldOrder& order) {
+    tell({.kind = What::kBegun, .run = order.run});
     Run& run = runs[order.run];
     for (const std::string& text : order.requests) {
       const engine::Request request = read_fields(engine::request_fields(), parse_json(text, "request"));
@@ -193,6 +194,7 @@ class ServiceTest : public FolderFixture {
   job::Job base() const {
     job::Job job;
     job.model = engine::tiny();
+    if (!folder_of_weights_.empty()) job.model.folder = folder_of_weights_;
     job.arguments.request.dtype = at::kFloat;
     return job;
   }
@@ -352,6 +354,7 @@ class ServiceTest : public FolderFixture {
     return encode_png(image, Encoder::text_of(base(), settings, index));
   }
 
+  std::filesystem::path folder_of_weights_;
   ServiceOptions options_ = {.base = {}, .model_name = {}, .journal = {}};
   Seconds time_{1000};
   std::atomic<std::chrono::milliseconds> wall_ahead_{std::chrono::milliseconds(0)};

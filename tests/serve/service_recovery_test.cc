@@ -176,6 +176,34 @@ TEST_F(ServiceTest, AWorldThatStopsWhileItDenoisesIsReplacedAfterSeveralSteps) {
   EXPECT_EQ(replaced_, std::vector<WorldId>{0});
 }
 
+TEST_F(ServiceTest, TheNextJobWaitsForTheStepOfOneThatHasEnded) {
+  start();
+  FakeWorld& world = add_world();
+  const std::string first = accept(request(1, 20)), next = accept(request(2));
+  step(3);
+  EXPECT_FALSE(service_->status().worlds.at(0).is_finishing);
+  service_->cancel("ann", first, [](const std::optional<JobView>&) {});
+  EXPECT_EQ(state(first), JobState::kCancelled);
+  JobView view = *find(next);
+  EXPECT_EQ(view.state, JobState::kQueued);
+  EXPECT_FALSE(view.started);
+  ASSERT_TRUE(view.outlook);
+  EXPECT_EQ(view.outlook->jobs_ahead, 0);
+  EXPECT_EQ(view.outlook->begins_in, Seconds(1));  // of the step under way
+  EXPECT_TRUE(service_->status().worlds.at(0).is_finishing);
+  EXPECT_EQ(service_->status().running, 0);
+  pass(0.4);
+  EXPECT_NEAR(find(next)->outlook->begins_in.count(), 0.6, 1e-9);
+  EXPECT_EQ(state(next), JobState::kQueued);
+  world.take_orders();
+  service_->read_world(0);
+  view = *find(next);
+  EXPECT_EQ(view.state, JobState::kRunning);
+  EXPECT_EQ(view.started, wall());
+  EXPECT_FALSE(service_->status().worlds.at(0).is_finishing);
+  EXPECT_EQ(finish(next).state, JobState::kSucceeded);
+}
+
 // Nobody waits for the result of its step, but another world would have to load the model first.
 TEST_F(ServiceTest, AWorldMayEndALongStepOfAJobThatIsCancelled) {
   start();
@@ -192,6 +220,58 @@ TEST_F(ServiceTest, AWorldMayEndALongStepOfAJobThatIsCancelled) {
   for (int i = 0; i < 95; ++i) pass(1);
   EXPECT_TRUE(replaced_.empty());
   for (int i = 0; i < 10; ++i) pass(1);  // five steps
+  EXPECT_EQ(replaced_, std::vector<WorldId>{0});
+}
+
+TEST_F(ServiceTest, AnIdleWorldThatHangsKeepsNoJob) {
+  start();
+  FakeWorld& world = add_world();
+  pass(0);
+  accept(request(1, 40));  // which it does not take
+  for (int i = 0; i < 6; ++i) pass(1.5);
+  EXPECT_TRUE(replaced_.empty());
+  pass(1.5);
+  EXPECT_EQ(replaced_, std::vector<WorldId>{0});
+  EXPECT_EQ(world.orders.back().kind, WorldOrder::Kind::kBegin);
+}
+
+// A run that is dropped as it begins may be amid what comes before its steps.
+TEST_F(ServiceTest, AWorldMayEndWhatItHasJustBegun) {
+  start();
+  FakeWorld& world = add_world();
+  pass(0);
+  const std::string id = accept(request(1, 40));
+  service_->cancel("ann", id, [](const std::optional<JobView>&) {});
+  world.tell({.kind = WorldEvent::Kind::kBegun, .run = world.orders.back().run});
+  service_->read_world(0);
+  for (int i = 0; i < 60; ++i) pass(1.5);
+  EXPECT_TRUE(replaced_.empty());
+  world.take_orders();
+  service_->read_world(0);
+  for (int i = 0; i < 7; ++i) pass(1.5);
+  EXPECT_EQ(replaced_, std::vector<WorldId>{0});
+}
+
+TEST_F(ServiceTest, AWorldThatHangsWhileItLoadsIsReplaced) {
+  start();
+  add_world(0, false);
+  for (int i = 0; i < 599; ++i) pass(1);
+  EXPECT_TRUE(replaced_.empty());
+  for (int i = 0; i < 20; ++i) pass(1);
+  EXPECT_EQ(replaced_, std::vector<WorldId>{0});
+}
+
+// The tiny model with so many bytes of weights.
+TEST_F(ServiceTest, ALargeModelMayLoadForLonger) {
+  std::filesystem::create_directories(folder_ / "large");
+  std::ofstream(folder_ / "large" / "weights").close();
+  std::filesystem::resize_file(folder_ / "large" / "weights", 20'000'000'000);
+  folder_of_weights_ = folder_ / "large";
+  start();
+  add_world(0, false);
+  for (int i = 0; i < 1599; ++i) pass(1);
+  EXPECT_TRUE(replaced_.empty());
+  for (int i = 0; i < 20; ++i) pass(1);
   EXPECT_EQ(replaced_, std::vector<WorldId>{0});
 }
 

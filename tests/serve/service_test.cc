@@ -315,34 +315,6 @@ TEST_F(ServiceTest, JobsAreCancelledWhileTheyWaitAndWhileTheyRun) {
   EXPECT_FALSE(find(last));
 }
 
-TEST_F(ServiceTest, TheNextJobWaitsForTheStepOfOneThatHasEnded) {
-  start();
-  FakeWorld& world = add_world();
-  const std::string first = accept(request(1, 20)), next = accept(request(2));
-  step(3);
-  EXPECT_FALSE(service_->status().worlds.at(0).is_finishing);
-  service_->cancel("ann", first, [](const std::optional<JobView>&) {});
-  EXPECT_EQ(state(first), JobState::kCancelled);
-  JobView view = *find(next);
-  EXPECT_EQ(view.state, JobState::kQueued);
-  EXPECT_FALSE(view.started);
-  ASSERT_TRUE(view.outlook);
-  EXPECT_EQ(view.outlook->jobs_ahead, 0);
-  EXPECT_EQ(view.outlook->begins_in, Seconds(1));  // of the step under way
-  EXPECT_TRUE(service_->status().worlds.at(0).is_finishing);
-  EXPECT_EQ(service_->status().running, 0);
-  pass(0.4);
-  EXPECT_NEAR(find(next)->outlook->begins_in.count(), 0.6, 1e-9);
-  EXPECT_EQ(state(next), JobState::kQueued);
-  world.take_orders();
-  service_->read_world(0);
-  view = *find(next);
-  EXPECT_EQ(view.state, JobState::kRunning);
-  EXPECT_EQ(view.started, wall());
-  EXPECT_FALSE(service_->status().worlds.at(0).is_finishing);
-  EXPECT_EQ(finish(next).state, JobState::kSucceeded);
-}
-
 TEST_F(ServiceTest, AJobEndsAWhileAfterTheClientThatAwaitsItHasGone) {
   start();
   add_world();

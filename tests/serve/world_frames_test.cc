@@ -37,6 +37,7 @@ TEST(WorldFrames, EventsComeBackAsTheyWere) {
   EXPECT_EQ(event_of(frame_of(ready)).ranks, 2);
   EXPECT_EQ(event_of(frame_of(ready)).weights_bytes, uint64_t{5} << 33);
   EXPECT_EQ(event_of(frame_of({.kind = What::kAlive})).kind, What::kAlive);
+  EXPECT_EQ(event_of(frame_of({.kind = What::kBegun, .run = 4})).run, 4);
   EXPECT_EQ(event_of(frame_of({.kind = What::kDropped, .run = 4})).run, 4);
   for (const What kind : {What::kPreview, What::kPicture}) {
     WorldEvent picture{.kind = kind, .run = 1, .step = 2};
@@ -78,7 +79,7 @@ TEST(WorldFrames, RefusesOtherFrames) {
   };
   for (const char* const text :
        {"", "{", "[]", "{}",
-        R"({"kind": 11, "run": 1, "requests": [], "preview_every": 0, "step": 0, "steps": 0})",
+        R"({"kind": 12, "run": 1, "requests": [], "preview_every": 0, "step": 0, "steps": 0})",
         R"({"kind": -1, "run": 1, "requests": [], "preview_every": 0, "step": 0, "steps": 0})",
         R"({"kind": 0, "run": "x", "requests": [], "preview_every": 0, "step": 0, "steps": 0})"})
     expect_refused(text, "");

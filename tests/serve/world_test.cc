@@ -53,6 +53,7 @@ TEST_P(WorldOfRanks, GivesEachRequestItsLonePictureWheneverItComes) {
   EXPECT_EQ(script.count(What::kEnded, 12), 0);
   EXPECT_EQ(script.count(What::kDropped, 12), 1);
   EXPECT_EQ(script.count(What::kPicture, 12), 0);
+  EXPECT_EQ(script.count(What::kBegun, 10), 1);
   EXPECT_EQ(script.count(What::kEnded, 10), 1);
   EXPECT_EQ(script.count(What::kStep, 10), 6);          // from 0 to 5
   EXPECT_EQ(script.waited, (std::set<int64_t>{0, 1}));  // only without runs
