@@ -30,6 +30,7 @@ std::vector<models::Conditioning> conditionings_of(
     for (size_t j = 0; j < made.size(); ++j) parts[j].push_back(std::move(made[j]));
   }
   std::vector<models::Conditioning> all;
+  all.reserve(parts.size());
   for (const std::vector<models::Conditioning>& each : parts) all.push_back(run.model.conditioning(each));
   return all;
 }
@@ -138,7 +139,7 @@ std::optional<GivenLatents> encode_given(RunContext& run) {
 
 at::Tensor output_latents(const RunContext& run) {
   if (run.latents.empty() || !run.latents.front().defined()) return {};
-  const at::Tensor z = run.latents.size() == 1 ? run.latents.front() : at::concat(run.latents);
+  at::Tensor z = run.latents.size() == 1 ? run.latents.front() : at::concat(run.latents);
   const models::Family& family = *run.model.family;
   if (!family.output_latents || !run.model.has_part("vae")) return z;
   run.model.stamps.require_unchanged();
