@@ -58,14 +58,13 @@ Recording::Recording(const Job& job, comm::World& world)
 void Recording::write(const comm::Group& world) {
   recorder_.reset();
   const int64_t steps = engine::make_sampler(job_.settings, job_.model)->steps();
-  OrderedJson settings = settings_json(job_);
-  settings["threads"] = at::get_num_threads();  // as many as it was, whoever chose them
   plan::Trace trace{.model = job_.model.family->class_name,
-                    .settings = std::move(settings),
+                    .settings = settings_json(job_),
                     .world_size = world.size,
                     .steps = steps,
                     .traced_steps = steps,
                     .ranks = {trace_}};
+  trace.settings["threads"] = at::get_num_threads();  // as many as it was, whoever chose them
   const std::vector<std::string> texts = comm::gather_bytes(plan::write_trace(trace), 0, world);
   for (size_t rank = 1; rank < texts.size(); ++rank) {
     plan::Trace other = plan::read_trace(texts[rank], fmt::format("the recording of rank {}", rank));
