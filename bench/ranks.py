@@ -69,7 +69,7 @@ class Blocks:
     picture: int  # tokens
     tokens: list  # of each block's attention
     sums: list  # of each block's activations with tensor parallelism
-    carried: int = 0  # tokens beside those of the picture that each patch takes to the second half of the blocks
+    carried: int = 0  # tokens beside those of the picture that go to the second half of the blocks
     once: int = 0  # tokens that are summed once a run, in all
 
 
@@ -103,7 +103,6 @@ def closed_form(method, ranks, args, size, folder):
     share = (ranks - 1) / ranks
     keys_values = 2 * activations * share
     summed = args.prompts * sum(count * sums for count, sums in zip(blocks.tokens, blocks.sums)) + blocks.once / args.steps
-    passes = 1 + (args.steps - 1) * args.patches  # of the pipeline: the first step has the whole picture in one
     return {"cfg": 0, "data": 0,
             "dsp": 2 * activations / ranks * share,  # to whole frames and back
             "ulysses": 4 * activations / ranks * share,  # queries, keys, values and the result
@@ -111,8 +110,7 @@ def closed_form(method, ranks, args, size, folder):
             "gather": keys_values,
             "displaced": keys_values,
             "tensor": 2 * token * summed * share,  # each sum is scattered and gathered
-            # Once to the next stage, with the text in each pass.
-            "pipefusion": args.prompts * token * (blocks.picture + blocks.carried * passes / args.steps)}[method]
+            "pipefusion": args.prompts * token * (blocks.picture + blocks.carried)}[method]  # once to the next stage
 
 
 def pin(rank, ranks):

@@ -146,7 +146,13 @@ parallel::Tensors DenoiserStage::empty(Range patches, int64_t block) const {
   parallel::Tensors hidden;
   const int64_t local = tokens_.local_length(patches);
   for (const models::Stream& stream : forward_->streams(block)) {
-    const int64_t tokens = stream.tokens ? tokens_.local_other_length(*stream.tokens) : local;
+    int64_t tokens = stream.others.empty() ? local : 0;
+    for (const std::vector<int64_t>& lengths : stream.others) {
+      int64_t longest = 0;
+      for (const int64_t length : lengths)
+        longest = std::max(longest, tokens_.local_other_length(length, patches));
+      tokens += longest;
+    }
     hidden.push_back(at::empty({samples(), tokens, stream.width}, options_));
   }
   return hidden;

@@ -94,11 +94,12 @@ struct Timestep {
 // The hidden state has as many tensors as the family declares in Forward::streams().
 using Hidden = std::vector<at::Tensor>;
 
-// Describes one tensor of the hidden state, [B, tokens, width] in the dtype of the weights. `tokens` is the
-// length of a separate sequence (a text); it is empty for a tensor on the grid.
+// Describes one tensor of the hidden state, [B, tokens, width] in the dtype of the weights. It holds local
+// tokens of the grid, or those of other sequences (a text), one after the other. `others` are the lengths of
+// these: one for all samples, or one of each sample, of which the longest local part makes room.
 struct Stream {
   int64_t width;
-  std::optional<int64_t> tokens = {};
+  std::vector<std::vector<int64_t>> others = {};
 };
 
 // Carries latents through a denoiser, or some of its blocks, step after step. It holds what is computed once

@@ -187,7 +187,7 @@ class Flux2Forward final : public Forward {
         tokens_(inputs.tokens),
         length_(inputs.prompts.front().at(kTokens).size(0)),
         angles_(angles_of(picture_positions(tokens_.grid(), inputs.references), model.config_, device())),
-        angles_of_text_(tokens_.local_other(angles_of(text_positions(length_), model.config_, device()), 0)) {
+        angles_of_text_(angles_of(text_positions(length_), model.config_, device())) {
     if (const auto scale = inputs.by_sample.find(kGuidanceScale);
         model.guidance_embedder_ && scale != inputs.by_sample.end()) {
       guidance_ =
@@ -203,7 +203,7 @@ class Flux2Forward final : public Forward {
     if (!model.embedders_) return;
     for (const int64_t prompt : inputs.prompt_of)
       of_samples.push_back(by_prompt[static_cast<size_t>(prompt)]);
-    text_ = tokens_.local_other(at::stack(of_samples), 1);
+    text_ = at::stack(of_samples);
     embed_references(inputs.references);
   }
 
@@ -226,7 +226,7 @@ class Flux2Forward final : public Forward {
       const at::Tensor own = tokens_.local_attached(references_, 1);
       x = at::concat({x, own.expand({x.size(0), -1, -1})}, 1);
     }
-    return {x, text_.clone()};
+    return {x, tokens_.local_other(text_, 1).clone()};
   }
 
   void block(int64_t i, Hidden& hidden) override {
@@ -246,7 +246,7 @@ class Flux2Forward final : public Forward {
 
   std::vector<Stream> streams(int64_t /*i*/) const override {
     const int64_t width = model_.config_.width();
-    return {{.width = width}, {.width = width, .tokens = length_}};
+    return {{.width = width}, {.width = width, .others = {{length_}}}};
   }
 
  private:
@@ -277,7 +277,7 @@ class Flux2Forward final : public Forward {
     const std::vector<Flux2Modulation>&of_image = image_modulations_, &of_text = text_modulations_;
     const auto [attended, attended_text] =
         attend(image.before(hidden[0], tokens_.local(angles_, 0), of_image[0]),
-               text.before(hidden[1], angles_of_text_, of_text[0]));
+               text.before(hidden[1], tokens_.local_other(angles_of_text_, 0), of_text[0]));
     image.after(hidden[0], attended, of_image[0], of_image[1]);
     text.after(hidden[1], attended_text, of_text[0], of_text[1]);
     bound(hidden[1]);
@@ -288,7 +288,8 @@ class Flux2Forward final : public Forward {
     const auto of_image = [&](const at::Tensor& y) { return y.narrow(1, 0, image); };
     const auto of_text = [&](const at::Tensor& y) { return y.narrow(1, image, text); };
     at::Tensor x = at::concat({hidden[0], hidden[1]}, 1);
-    const at::Tensor angles = at::concat({tokens_.local(angles_, 0), angles_of_text_});
+    const at::Tensor angles =
+        at::concat({tokens_.local(angles_, 0), tokens_.local_other(angles_of_text_, 0)});
     const std::vector<at::Tensor> parts =
         block.to_qkv_mlp_proj.each(modulated(x, single_modulation_, model_.config_.eps));
     const at::Tensor q = block.norm_q(parts[0], angles), k = block.norm_k(parts[1], angles), &v = parts[2];
@@ -304,9 +305,9 @@ class Flux2Forward final : public Forward {
   const Flux2Transformer& model_;
   nn::Tokens& tokens_;
   int64_t length_;                      // L
-  at::Tensor angles_, angles_of_text_;  // [N or l, D / 2, 2]
+  at::Tensor angles_, angles_of_text_;  // [N or L, D / 2, 2]
   at::Tensor guidance_;                 // fp32 [1 or B, C], or undefined
-  at::Tensor text_;                     // [B, l, C], with the first block
+  at::Tensor text_;                     // [B, L, C], with the first block
   at::Tensor references_;               // [1 or B, R, C], with the first block
   // These belong to the step: [1 or B, C], and those of the attention and the feed-forward of double blocks.
   at::Tensor vector_;

@@ -192,16 +192,10 @@ class ZImageForward final : public Forward {
       of_texts.push_back(filled_up(angles_of(text_positions(length), config, device)));
       if (model.texts_) texts.push_back(filled_up(by_prompt[static_cast<size_t>(inputs.prompt_of[b])]));
     }
-    if (model.texts_) text_ = tokens_.local_other(at::stack(texts), lengths_, filling_);
+    if (model.texts_) texts_ = at::stack(texts);
     angles_ = at::stack(of_image);
-    const int64_t samples = angles_.size(0);
-    const at::Tensor at_origin =
-        angles_of(at::zeros({tokens_.local_other_length(filling_), 3}, at::kDouble), config, device)
-            .expand({samples, -1, -1, -1});
-    const at::Tensor of_text = tokens_.local_other(at::stack(of_texts), lengths_, filling_);
-    angles_of_filling_ = at_origin;
-    angles_of_other_ = at::concat({at_origin, of_text.unflatten(2, {config.depth() / 2, 2})}, 1);
-    for (int64_t& length : lengths_) length += filling_;
+    angles_of_texts_ = at::stack(of_texts);
+    angles_at_origin_ = angles_of(at::zeros({1, 3}, at::kDouble), config, device);
   }
 
   void begin(const Timestep& timestep) override {
@@ -225,17 +219,16 @@ class ZImageForward final : public Forward {
   void block(int64_t i, Hidden& hidden) override {
     const int64_t refiners = model_.config_.n_refiner_layers;
     if (i >= refiners && !has_text(hidden)) {
-      if (filling_ > 0)
-        hidden[1] = at::concat({hidden[1], text_}, 1);
+      const at::Tensor text = tokens_.local_other(texts_, lengths_);
+      if (hidden.size() > 1)
+        hidden[1] = at::concat({hidden[1], text}, 1);
       else
-        hidden.push_back(text_);
+        hidden.push_back(text);
     }
     const int64_t image = hidden[0].size(1);
     const bool has_other = hidden.size() > 1;
     at::Tensor x = has_other ? at::concat(hidden, 1) : hidden[0];
-    at::Tensor angles = tokens_.local(angles_, 1);
-    if (has_other) angles = at::concat({angles, i < refiners ? angles_of_filling_ : angles_of_other_}, 1);
-    model_.blocks_[i](x, angles, time_, [&](const nn::QueriesKeysValues& all) {
+    model_.blocks_[i](x, angles(i < refiners), time_, [&](const nn::QueriesKeysValues& all) {
       if (!has_other) return tokens_.attention(all, model_.config_.depth());
       const auto of_image = [&](const at::Tensor& y) { return y.narrow(1, 0, image); };
       const auto of_other = [&](const at::Tensor& y) { return y.narrow(1, image, y.size(1) - image); };
@@ -243,7 +236,7 @@ class ZImageForward final : public Forward {
           other{of_other(all.q), of_other(all.k), of_other(all.v)};
       const auto [attended, attended_other] =
           i < refiners ? tokens_.joint_attention(own, other, filling_, model_.config_.depth())
-                       : tokens_.joint_attention(own, other, lengths_, model_.config_.depth());
+                       : tokens_.joint_attention(own, other, lengths_, model_.config_.depth(), filling_);
       return at::concat({attended, attended_other}, 1);
     });
     hidden[0] = x.narrow(1, 0, image);
@@ -262,18 +255,31 @@ class ZImageForward final : public Forward {
   std::vector<Stream> streams(int64_t i) const override {
     const int64_t width = model_.config_.dim;
     std::vector<Stream> all = {{.width = width}};
-    if (i > model_.config_.n_refiner_layers)
-      all.push_back({.width = width, .tokens = longest()});
-    else if (filling_ > 0)
-      all.push_back({.width = width, .tokens = filling_});
+    Stream other{.width = width};
+    if (filling_ > 0) other.others.push_back({filling_});
+    if (i > model_.config_.n_refiner_layers) other.others.push_back(lengths_);
+    if (!other.others.empty()) all.push_back(other);
     return all;
   }
 
  private:
-  // Returns the length of the longest other sequence, once it has the text.
-  int64_t longest() const { return *std::max_element(lengths_.begin(), lengths_.end()); }
+  // Returns the angles of all local tokens of the current patches, [B, n, D / 2, 2]: of the picture, of what
+  // fills it up, and behind the refiners of the text.
+  const at::Tensor& angles(bool is_refiner) {
+    if (run_of_angles_ != tokens_.run()) {
+      const at::Tensor of_image = tokens_.local(angles_, 1);
+      const at::Tensor of_filling =
+          angles_at_origin_.expand({of_image.size(0), tokens_.local_other_length(filling_), -1, -1});
+      const at::Tensor of_texts =
+          tokens_.local_other(angles_of_texts_, lengths_).unflatten(2, {of_image.size(2), of_image.size(3)});
+      angles_of_refiners_ = filling_ > 0 ? at::concat({of_image, of_filling}, 1) : of_image;
+      angles_of_all_ = at::concat({angles_of_refiners_, of_texts}, 1);
+      run_of_angles_ = tokens_.run();
+    }
+    return is_refiner ? angles_of_refiners_ : angles_of_all_;
+  }
   bool has_text(const Hidden& hidden) const {
-    return hidden.size() > 1 && hidden[1].size(1) == tokens_.local_other_length(longest());
+    return hidden.size() > 1 && hidden[1].size(1) > tokens_.local_other_length(filling_);
   }
   // Sets the length of each sample's text with its padding; returns the longest.
   int64_t read_lengths(const ForwardInputs& inputs) {
@@ -281,16 +287,19 @@ class ZImageForward final : public Forward {
       const int64_t length = inputs.prompts[static_cast<size_t>(prompt)].at(kTokens).size(0);
       lengths_.push_back(length + filling_of(length));
     }
-    return longest();
+    return *std::max_element(lengths_.begin(), lengths_.end());
   }
 
   const ZImageTransformer& model_;
   nn::Tokens& tokens_;
   int64_t filling_;               // P
-  std::vector<int64_t> lengths_;  // [B], P + L
-  at::Tensor text_;               // [B, l, C]
-  // [B, N or l, D / 2, 2]
-  at::Tensor angles_, angles_of_filling_, angles_of_other_;
+  std::vector<int64_t> lengths_;  // [B], L
+  at::Tensor texts_;              // [B, L, C]
+  // [B, N, D / 2, 2], [B, L, D], and [1, D / 2, 2]
+  at::Tensor angles_, angles_of_texts_, angles_at_origin_;
+  // Those of the current patches.
+  std::optional<Range> run_of_angles_;
+  at::Tensor angles_of_refiners_, angles_of_all_;
   at::Tensor time_;  // the step's, [1 or B, T]
 };
 

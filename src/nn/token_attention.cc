@@ -88,8 +88,7 @@ class RingAttention final : public TokenAttention {
 };
 
 // Queries of the current patches also attend to the keys of the others, as each layer last saw them
-// (PipeFusion). Tokens that it never saw are left out. Caches are ordered by patch, then by part, behind the
-// other sequence.
+// (PipeFusion). Tokens that it never saw are left out. Caches are ordered by patch, then by part.
 class CachedAttention final : public TokenAttention {
  public:
   explicit CachedAttention(const TokenGroups& groups) : groups_(groups) {}
@@ -100,7 +99,6 @@ class CachedAttention final : public TokenAttention {
     const Entry& entry = update(call);
     at::Tensor attended = call.room();
     entry.keys_values->attend(attended, call.own.q, entry.seen);
-    if (call.other != nullptr) entry.keys_values->attend(*call.of_other, call.other->q, entry.seen);
     return attended;
   }
 
@@ -114,25 +112,23 @@ class CachedAttention final : public TokenAttention {
     Entry& entry = caches_[{place_.first, place_.second++}];
     const TokenSequence& sequence = call.sequence;
     const at::Tensor& k = call.own.k;
-    const int64_t before = call.other == nullptr ? 0 : call.other->k.size(1);
     if (!entry.keys_values) {
-      const int64_t all = before + sequence.begin_of_patch(sequence.patches());
+      const int64_t all = sequence.begin_of_patch(sequence.patches());
       entry.keys_values.emplace(k.size(0), all, k.size(2) / call.depth, call.depth, k.options());
     }
-    if (call.other != nullptr) entry.keys_values->write(0, call.other->k, call.other->v);
-    const std::vector<Range> order = write_own(*entry.keys_values, call, before);
-    if (groups_.ulysses_groups() > 1) write_others(*entry.keys_values, call, before, order);
-    entry.seen = std::max(entry.seen, before + sequence.begin_of_patch(sequence.run().end()));
+    const std::vector<Range> order = write_own(*entry.keys_values, call);
+    if (groups_.ulysses_groups() > 1) write_others(*entry.keys_values, call, order);
+    entry.seen = std::max(entry.seen, sequence.begin_of_patch(sequence.run().end()));
     return entry;
   }
 
   // Writes the tokens of the Ulysses group; returns them in the order of the cache.
-  std::vector<Range> write_own(ops::KvCache& cache, const AttentionCall& call, int64_t before) const {
+  std::vector<Range> write_own(ops::KvCache& cache, const AttentionCall& call) const {
     const auto& [q, k, v] = call.own;
     const int64_t own_group = groups_.own_ulysses_group();
     std::vector<Range> order;
     for (int64_t patch = call.sequence.run().begin; patch < call.sequence.run().end(); ++patch) {
-      int64_t to = before + call.sequence.begin_of_patch(patch, groups_.part(own_group, 0)), from = 0;
+      int64_t to = call.sequence.begin_of_patch(patch, groups_.part(own_group, 0)), from = 0;
       for (int64_t i = 0; i < groups_.ulysses.size; ++i) {
         const int64_t part = groups_.part(own_group, i);
         for (const Range& range : call.sequence.within(patch, part)) {
@@ -149,8 +145,7 @@ class CachedAttention final : public TokenAttention {
 
   // Exchanges with the other Ulysses groups, those of the gather group and then those of the ring, and writes
   // their tokens.
-  void write_others(ops::KvCache& cache, const AttentionCall& call, int64_t before,
-                    const std::vector<Range>& order) const {
+  void write_others(ops::KvCache& cache, const AttentionCall& call, const std::vector<Range>& order) const {
     const auto& [q, k, v] = call.own;
     const std::vector<Range> in_ring = call.sequence.of_ring(), in_gather = call.sequence.of_gather();
     at::Tensor whole = at::empty({in_ring.back().end(), k.size(0), 2 * k.size(2)}, k.options());
@@ -167,7 +162,7 @@ class CachedAttention final : public TokenAttention {
         const int64_t to = call.sequence.begin_of_patch(patch, groups_.part(group, 0));
         const int64_t count = call.sequence.begin_of_patch(patch, groups_.part(group + 1, 0)) - to;
         const auto [keys, values] = separate(whole.narrow(0, from, count));
-        if (group != groups_.own_ulysses_group()) cache.write(before + to, keys, values);
+        if (group != groups_.own_ulysses_group()) cache.write(to, keys, values);
         from += count;
       }
     }

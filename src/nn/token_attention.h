@@ -3,7 +3,7 @@
 // the other, and for displaced patches.
 //
 // Shapes: B samples, n tokens of this rank (of its Ulysses group, in the order of its ranks), H query heads
-// and K key heads (of this rank's share), D size of a head, l tokens of another sequence.
+// and K key heads (of this rank's share), D size of a head.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,9 +26,6 @@ struct AttentionCall {
   const TokenSequence& sequence;
   // The result is to be laid out token by token, [n, B, H * D] in memory.
   bool by_token = false;
-  // Another sequence that all ranks have whole, with several patches only, and its result [B, l, H * D].
-  const QueriesKeysValues* other = nullptr;
-  at::Tensor* of_other = nullptr;
 
   int64_t heads() const { return own.q.size(2) / depth; }
   at::Tensor room() const;  // for the result [B, n, H * D]

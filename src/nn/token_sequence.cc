@@ -1,29 +1,35 @@
 #include "nn/token_sequence.h"
 
+#include <utility>
+
 #include "core/error.h"
 
 namespace tessera::nn {
 
 TokenSequence::TokenSequence(const parallel::Cut& cut, const TokenGroups& groups, Range run, Over over,
-                             int64_t other, int64_t attached)
-    : cut_(cut), groups_(groups), run_(run), over_(over), other_(other), attached_(attached) {
-  TESSERA_CHECK(attached == 0 || over == Over::kAll, "{} attached tokens lie in no frame", attached);
+                             std::vector<int64_t> beside)
+    : cut_(cut), groups_(groups), run_(run), over_(over), beside_(std::move(beside)) {
+  TESSERA_CHECK(beside_.empty() || over == Over::kAll, "{} sequences beside the grid lie in no frame",
+                beside_.size());
 }
 
 int64_t TokenSequence::length(int64_t part) const {
-  return length(run_, part) + groups_.all.part(other_, part).length;
+  return length(run_, part);
 }
 
 int64_t TokenSequence::length(Range patches, int64_t part) const {
   const parallel::Grid held = cut_.held(patches, part);
   if (over_ == Over::kTemporal) return held.frames;
-  return over_ == Over::kSpatial ? held.rows * held.columns : held.tokens() + attached(patches, part);
+  if (over_ == Over::kSpatial) return held.rows * held.columns;
+  int64_t sum = held.tokens();
+  for (const int64_t count : beside_) sum += beside(count, patches, part);
+  return sum;
 }
 
-int64_t TokenSequence::attached(Range patches, int64_t part) const {
+int64_t TokenSequence::beside(int64_t count, Range patches, int64_t part) const {
   int64_t sum = 0;
   for (int64_t patch = patches.begin; patch < patches.end(); ++patch)
-    sum += cut_.part_beside(attached_, patch, part).length;
+    sum += cut_.part_beside(count, patch, part).length;
   return sum;
 }
 
@@ -37,9 +43,12 @@ int64_t TokenSequence::begin_of_patch(int64_t patch, int64_t part) const {
 std::vector<Range> TokenSequence::within(int64_t patch, int64_t part) const {
   if (over_ == Over::kAll) {
     std::vector<Range> ranges = cut_.tokens_within(run_, patch, part);
-    if (const int64_t own = attached({patch, 1}, part); own > 0) {
-      const int64_t before = attached({run_.begin, patch - run_.begin}, part);
-      ranges.push_back({cut_.held(run_, part).tokens() + before, own});
+    int64_t begin = cut_.held(run_, part).tokens();
+    for (const int64_t count : beside_) {
+      const int64_t before = beside(count, {run_.begin, patch - run_.begin}, part);
+      if (const int64_t own = beside(count, {patch, 1}, part); own > 0)
+        ranges.push_back({begin + before, own});
+      begin += beside(count, run_, part);
     }
     return ranges;
   }

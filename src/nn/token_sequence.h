@@ -30,15 +30,15 @@ struct TokenGroups {
 enum class Over { kAll, kSpatial, kTemporal };
 inline constexpr std::array kOvers = {Over::kAll, Over::kSpatial, Over::kTemporal};
 
-// The grid, one of its frames, one position across its frames, or the grid followed by the tokens that are
-// attached to it and by this rank's part of another sequence. Refers to `cut` and `groups`, which must
-// outlive it.
+// The grid, one of its frames, one position across its frames, or the grid followed by sequences that lie
+// beside it, each of which is dealt to patches and ranks (Cut::part_beside()). The local tokens of such a
+// sequence are in the order of patches. Refers to `cut` and `groups`, which must outlive it.
 class TokenSequence {
  public:
-  // `groups` are those that divide the sequence, `run` are the current patches, `other` is the length of the
-  // other sequence, and `attached` the number of attached tokens (with Over::kAll only).
-  TokenSequence(const parallel::Cut& cut, const TokenGroups& groups, Range run, Over over, int64_t other = 0,
-                int64_t attached = 0);
+  // `groups` are those that divide the sequence, `run` are the current patches, and `beside` are the lengths
+  // of the sequences beside the grid, which only Over::kAll has.
+  TokenSequence(const parallel::Cut& cut, const TokenGroups& groups, Range run, Over over,
+                std::vector<int64_t> beside = {});
 
   const Range& run() const { return run_; }
   const TokenGroups& groups() const { return groups_; }
@@ -61,7 +61,8 @@ class TokenSequence {
 
  private:
   int64_t length(Range patches, int64_t part) const;
-  int64_t attached(Range patches, int64_t part) const;
+  // Of one of the sequences beside the grid.
+  int64_t beside(int64_t count, Range patches, int64_t part) const;
   // The local tokens of consecutive Ulysses groups, `count` of them to each range.
   std::vector<Range> of_groups(int64_t first, int64_t ranges, int64_t count) const;
 
@@ -69,7 +70,7 @@ class TokenSequence {
   const TokenGroups& groups_;
   Range run_;
   Over over_;
-  int64_t other_, attached_;
+  std::vector<int64_t> beside_;
 };
 
 }  // namespace tessera::nn

@@ -1,6 +1,9 @@
 #include "nn/tokens.h"
 
 #include <ATen/Functions.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "comm/collectives.h"
 #include "core/error.h"
@@ -61,25 +64,30 @@ Tokens::Tokens(parallel::Cut cut, TokenGroups groups)
 
 at::Tensor Tokens::local(const at::Tensor& x, int64_t dim) const {
   std::vector<Range> ranges = cut_.tokens(run_, rank());
-  add_attached(ranges, grid().tokens());
+  add_beside(ranges, attached_, grid().tokens());
   return parallel::select_ranges(x, dim, ranges);
 }
 
 at::Tensor Tokens::local_attached(const at::Tensor& x, int64_t dim) const {
-  std::vector<Range> ranges = {{0, 0}};
-  add_attached(ranges, 0);
-  return parallel::select_ranges(x, dim, ranges);
+  return parallel::select_ranges(x, dim, ranges_beside(attached_));
 }
 
-void Tokens::add_attached(std::vector<Range>& ranges, int64_t before) const {
+void Tokens::add_beside(std::vector<Range>& ranges, int64_t count, int64_t before) const {
   for (int64_t patch = run_.begin; patch < run_.end(); ++patch) {
-    const Range part = cut_.part_beside(attached_, patch, rank());
+    const Range part = cut_.part_beside(count, patch, rank());
     if (part.length == 0) continue;
     if (ranges.back().end() == before + part.begin)
       ranges.back().length += part.length;
     else
       ranges.push_back({before + part.begin, part.length});
   }
+}
+
+std::vector<Range> Tokens::ranges_beside(int64_t count) const {
+  std::vector<Range> ranges = {{0, 0}};
+  add_beside(ranges, count, 0);
+  if (ranges.size() > 1 && ranges.front().length == 0) ranges.erase(ranges.begin());
+  return ranges;
 }
 
 at::Tensor Tokens::local_frames(const at::Tensor& x, int64_t dim) const {
@@ -94,33 +102,26 @@ int64_t Tokens::local_rows(int64_t rows, int64_t of_each) const {
 }
 
 at::Tensor Tokens::local_other(const at::Tensor& x, int64_t dim) const {
-  if (cut_.patches > 1) return x;
-  const Range own = groups_.all.part(x.size(dim));
-  return x.narrow(dim, own.begin, own.length);
+  return parallel::select_ranges(x, dim, ranges_beside(x.size(dim)));
 }
 
-int64_t Tokens::local_other_length(int64_t length) const {
-  return cut_.patches > 1 ? length : groups_.all.part(length).length;
+int64_t Tokens::local_other_length(int64_t length, Range patches) const {
+  int64_t local = 0;
+  for (int64_t patch = patches.begin; patch < patches.end(); ++patch)
+    local += cut_.part_beside(length, patch, rank()).length;
+  return local;
 }
 
-at::Tensor Tokens::local_other(const at::Tensor& x, at::ArrayRef<int64_t> lengths, int64_t before) const {
+at::Tensor Tokens::local_other(const at::Tensor& x, at::ArrayRef<int64_t> lengths) const {
   TESSERA_CHECK(x.size(0) == static_cast<int64_t>(lengths.size()), "{} lengths for {} samples",
                 lengths.size(), x.size(0));
-  const auto part_of = [&](int64_t length) {
-    return cut_.patches > 1 ? Range{0, length} : groups_.all.part(length);
-  };
-  // The order of the tokens does not matter to attention, so a rank may have any of them, as long as it has
-  // as many as its part.
-  const auto behind = [&](int64_t length) {
-    const Range whole = part_of(before + length), there = part_of(before);
-    return Range{whole.begin - there.begin, whole.length - there.length};
-  };
-  const int64_t longest = behind(x.size(1)).length;
+  int64_t longest = 0;
+  for (const int64_t length : lengths) longest = std::max(longest, local_other_length(length));
   std::vector<at::Tensor> parts;
   for (int64_t b = 0; b < x.size(0); ++b) {
-    const Range own = behind(lengths[static_cast<size_t>(b)]);
-    parts.push_back(
-        at::constant_pad_nd(x[b].narrow(0, own.begin, own.length), {0, 0, 0, longest - own.length}));
+    const int64_t length = lengths[static_cast<size_t>(b)];
+    parts.push_back(at::constant_pad_nd(parallel::select_ranges(x[b], 0, ranges_beside(length)),
+                                        {0, 0, 0, longest - local_other_length(length)}));
   }
   return at::stack(parts);
 }
@@ -182,39 +183,45 @@ at::Tensor Tokens::axial_attention(const at::Tensor& x, int64_t depth, Over over
 std::pair<at::Tensor, at::Tensor> Tokens::joint_attention(const QueriesKeysValues& own,
                                                           const QueriesKeysValues& other,
                                                           int64_t other_length, int64_t depth) {
-  TESSERA_CHECK(other.q.size(1) == local_other_length(other_length),
-                "{} local tokens do not fit another sequence of {} tokens", other.q.size(1), other_length);
-  if (cut_.patches > 1) {
-    at::Tensor of_other;
-    at::Tensor attended = attend(own, depth, sequence(Over::kAll), Over::kAll, &other, &of_other);
-    return {attended, of_other};
+  return joint(own, other, {other_length}, depth);
+}
+
+std::pair<at::Tensor, at::Tensor> Tokens::joint(const QueriesKeysValues& own, const QueriesKeysValues& other,
+                                                at::ArrayRef<int64_t> others, int64_t depth) {
+  std::vector<int64_t> beside = {attached_};
+  int64_t local = 0;
+  for (const int64_t length : others) {
+    beside.push_back(length);
+    local += local_other_length(length);
   }
-  // Appends a rank's part of the other sequence to its tokens; the two together are cut like any sequence.
+  TESSERA_CHECK(other.q.size(1) == local, "{} local tokens do not fit other sequences of {} tokens",
+                other.q.size(1), fmt::join(others, " and "));
   const QueriesKeysValues both{at::concat({own.q, other.q}, 1), at::concat({own.k, other.k}, 1),
                                at::concat({own.v, other.v}, 1)};
-  const at::Tensor attended = attend(both, depth, sequence(Over::kAll, other_length), Over::kAll);
+  const at::Tensor attended =
+      attend(both, depth, {cut_, groups_, run_, Over::kAll, std::move(beside)}, Over::kAll);
   const int64_t length = own.q.size(1);
-  return {attended.narrow(1, 0, length), attended.narrow(1, length, other.q.size(1))};
+  return {attended.narrow(1, 0, length), attended.narrow(1, length, local)};
 }
 
 std::pair<at::Tensor, at::Tensor> Tokens::joint_attention(const QueriesKeysValues& own,
                                                           const QueriesKeysValues& other,
-                                                          at::ArrayRef<int64_t> other_lengths,
-                                                          int64_t depth) {
+                                                          at::ArrayRef<int64_t> other_lengths, int64_t depth,
+                                                          int64_t first) {
   const std::vector<Range> runs = runs_of_equals(other_lengths);
   TESSERA_CHECK(!runs.empty() && runs.back().end() == own.q.size(0), "{} lengths for {} samples",
                 other_lengths.size(), own.q.size(0));
   const auto length_of = [&](const Range& run) { return other_lengths[static_cast<size_t>(run.begin)]; };
-  if (runs.size() == 1) return joint_attention(own, other, length_of(runs[0]), depth);
+  if (runs.size() == 1) return joint(own, other, {first, length_of(runs[0])}, depth);
   const at::Tensor of_own = at::empty(own.q.sizes(), own.q.options());
   const at::Tensor of_other = at::zeros(other.q.sizes(), other.q.options());
   for (const Range& run : runs) {
-    const int64_t local = local_other_length(length_of(run));
+    const int64_t local = local_other_length(first) + local_other_length(length_of(run));
     const auto samples = [&](const at::Tensor& x) { return x.narrow(0, run.begin, run.length); };
     const auto part = [&](const at::Tensor& x) { return samples(x).narrow(1, 0, local); };
     const auto [attended, attended_other] =
-        joint_attention({samples(own.q), samples(own.k), samples(own.v)},
-                        {part(other.q), part(other.k), part(other.v)}, length_of(run), depth);
+        joint({samples(own.q), samples(own.k), samples(own.v)}, {part(other.q), part(other.k), part(other.v)},
+              {first, length_of(run)}, depth);
     samples(of_own).copy_(attended);
     part(of_other).copy_(attended_other);
   }
@@ -222,15 +229,9 @@ std::pair<at::Tensor, at::Tensor> Tokens::joint_attention(const QueriesKeysValue
 }
 
 at::Tensor Tokens::attend(const QueriesKeysValues& own, int64_t depth, const TokenSequence& sequence,
-                          Over over, const QueriesKeysValues* other, at::Tensor* of_other) {
+                          Over over) {
   const comm::Group& ulysses = sequence.groups().ulysses;
   const int64_t units = own.k.size(2) / depth;  // key heads, each with the queries that share it
-  QueriesKeysValues share_of_other;
-  if (other != nullptr) {
-    const auto share = [&](const at::Tensor& x) { return parallel::own_heads(x, units, ulysses); };
-    share_of_other = {share(other->q), share(other->k), share(other->v)};
-    *of_other = at::empty(share_of_other.q.sizes(), own.q.options());
-  }
   const bool by_token = ulysses.size > 1;
   std::vector<int64_t> lengths;
   QueriesKeysValues by_heads = own;
@@ -240,15 +241,11 @@ at::Tensor Tokens::attend(const QueriesKeysValues& own, int64_t depth, const Tok
         parallel::tokens_to_heads({own.q, own.k, own.v}, units, lengths, ulysses);
     by_heads = {parts[0], parts[1], parts[2]};
   }
-  at::Tensor attended = strategy(over)({.own = by_heads,
-                                        .depth = depth,
-                                        .sequence = sequence,
-                                        .by_token = by_token,  // each rank's share is contiguous
-                                        .other = other == nullptr ? nullptr : &share_of_other,
-                                        .of_other = of_other});
+  const at::Tensor attended = strategy(over)({.own = by_heads,
+                                              .depth = depth,
+                                              .sequence = sequence,
+                                              .by_token = by_token});  // each rank's share is contiguous
   if (!by_token) return attended;
-  if (other != nullptr)
-    *of_other = comm::all_gather(*of_other, 2, times(ulysses.parts(units), own.q.size(2) / units), ulysses);
   return parallel::heads_to_tokens(attended.transpose(0, 1).contiguous(), own.q.size(2), units, lengths,
                                    ulysses);
 }

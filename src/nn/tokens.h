@@ -5,8 +5,9 @@
 //
 // Shapes: B samples, n local tokens of the grid and those attached to it (this rank's part of the current
 // patches; all of them on one rank), N all of these, R attached tokens and r local ones, l local tokens of
-// another sequence (a text), L all of its tokens, H query heads, K key heads (H unless they are grouped;
-// arXiv:2305.13245), D size of a head. Heads are those in this rank's share of the weights.
+// another sequence (a text; this rank's part of it in the current patches), L all of its tokens, H query
+// heads, K key heads (H unless they are grouped; arXiv:2305.13245), D size of a head. Heads are those in this
+// rank's share of the weights.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -65,15 +66,16 @@ class Tokens {
   // The number of local rows of an image of `rows` rows. A row of the grid has `of_each` of them, the last
   // one maybe fewer.
   int64_t local_rows(int64_t rows, int64_t of_each) const;
-  // The local part of another sequence: [.., L, ..] -> [.., l, ..]. Each rank takes its share. With several
-  // patches each takes all of it, because every pass of a patch carries the other sequence along.
+  // The local part of another sequence: [.., L, ..] -> [.., l, ..]. Its tokens are dealt to patches and ranks
+  // as lines of the grid are, so that all tokens of a step pass each block once.
   at::Tensor local_other(const at::Tensor& x, int64_t dim) const;
-  int64_t local_other_length(int64_t length) const;
+  int64_t local_other_length(int64_t length) const { return local_other_length(length, run_); }
+  // The same of other patches than the current ones.
+  int64_t local_other_length(int64_t length, Range patches) const;
   // The local parts of other sequences that have a length of their own in each sample: x [B, L, C], of which
   // sample b has the first lengths[b] tokens -> [B, l, C]. L is the longest length, l the longest local part;
-  // what lies behind a sample's part is unspecified but finite. Behind a sequence of `before` tokens, of
-  // which the local part is already there, they are what completes the local part of both together.
-  at::Tensor local_other(const at::Tensor& x, at::ArrayRef<int64_t> lengths, int64_t before = 0) const;
+  // what lies behind a sample's part is unspecified but finite.
+  at::Tensor local_other(const at::Tensor& x, at::ArrayRef<int64_t> lengths) const;
 
   // Attention between the tokens of the grid -> [B, n, H * D]. Queries attend to the tokens of the current
   // patches. They also attend to those of other patches, and with displaced patches those of other ranks,
@@ -93,10 +95,12 @@ class Tokens {
                                                     const QueriesKeysValues& other, int64_t other_length,
                                                     int64_t depth);
   // The same where the other sequence has a length of its own in each sample, as in local_other(). A sample
-  // attends to its own tokens only, exactly as it does alone; the result behind them is zero.
+  // attends to its own tokens only, exactly as it does alone; the result behind them is zero. `other` may
+  // begin with the local part of one more sequence, of `first` tokens in all samples.
   std::pair<at::Tensor, at::Tensor> joint_attention(const QueriesKeysValues& own,
                                                     const QueriesKeysValues& other,
-                                                    at::ArrayRef<int64_t> other_lengths, int64_t depth);
+                                                    at::ArrayRef<int64_t> other_lengths, int64_t depth,
+                                                    int64_t first = 0);
 
   // ---- Called by the denoising loop.
 
@@ -104,7 +108,7 @@ class Tokens {
   int64_t rank() const { return groups_.all.rank; }  // in the cut
   // The number of local tokens of some patches, with the attached ones.
   int64_t local_length(Range patches) const {
-    return TokenSequence(cut_, groups_, patches, Over::kAll, 0, attached_).length(rank());
+    return TokenSequence(cut_, groups_, patches, Over::kAll, {attached_}).length(rank());
   }
   const comm::Group& group() const { return groups_.all; }
   // Exchanges data for the next step; null if ranks wait for each other's data in every step.
@@ -133,15 +137,19 @@ class Tokens {
   bool ranks_divide(Over over) const;
   bool patches_divide(Over over) const;
   const TokenGroups& groups_of(Over over) const { return ranks_divide(over) ? groups_ : alone_; }
-  TokenSequence sequence(Over over, int64_t other = 0) const {
-    return {cut_, groups_of(over), run_, over, other, attached_};
+  TokenSequence sequence(Over over) const {
+    std::vector<int64_t> beside;
+    if (attached_ > 0) beside.push_back(attached_);
+    return {cut_, groups_of(over), run_, over, std::move(beside)};
   }
-  // The ranges of local tokens in a sequence that has `before` tokens before those that are attached.
-  void add_attached(std::vector<Range>& ranges, int64_t before) const;
+  // Appends the ranges of local tokens among `count` beside the grid, which follow `before` other tokens.
+  void add_beside(std::vector<Range>& ranges, int64_t count, int64_t before) const;
+  std::vector<Range> ranges_beside(int64_t count) const;
   TokenAttention& strategy(Over over) const { return *attention_[static_cast<size_t>(over)]; }
-  // Attention over a sequence. `other` and `of_other` as in AttentionCall.
-  at::Tensor attend(const QueriesKeysValues& own, int64_t depth, const TokenSequence& sequence, Over over,
-                    const QueriesKeysValues* other = nullptr, at::Tensor* of_other = nullptr);
+  at::Tensor attend(const QueriesKeysValues& own, int64_t depth, const TokenSequence& sequence, Over over);
+  // Joint attention with other sequences of the lengths `others`, whose local parts follow each other.
+  std::pair<at::Tensor, at::Tensor> joint(const QueriesKeysValues& own, const QueriesKeysValues& other,
+                                          at::ArrayRef<int64_t> others, int64_t depth);
   // The angles [T, D / 2, 2] of frames for local tokens, and for those that this rank has with DSP.
   at::Tensor of_local_tokens(const at::Tensor& angles) const;
   at::Tensor of_frames_together(const at::Tensor& angles) const;

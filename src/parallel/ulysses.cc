@@ -74,9 +74,4 @@ at::Tensor heads_to_tokens(const at::Tensor& x, int64_t width, int64_t units, st
   return joined;
 }
 
-at::Tensor own_heads(const at::Tensor& x, int64_t units, const comm::Group& group) {
-  const Range own = times(group.part(units), x.size(-1) / units);
-  return x.narrow(-1, own.begin, own.length);
-}
-
 }  // namespace tessera::parallel

@@ -28,7 +28,4 @@ std::vector<at::Tensor> tokens_to_heads(const std::vector<at::Tensor>& parts, in
 at::Tensor heads_to_tokens(const at::Tensor& x, int64_t width, int64_t units, std::span<const int64_t> tokens,
                            const comm::Group& group);
 
-// Returns a view of this rank's share of the heads of x [.., H * D].
-at::Tensor own_heads(const at::Tensor& x, int64_t units, const comm::Group& group);
-
 }  // namespace tessera::parallel

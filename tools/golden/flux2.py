@@ -163,9 +163,8 @@ class Sample:
 
 
 def run_stale(model, prompt, z, parts, displaced, references=(), warmup=1):
-    """Latents after all steps, unguided. In steps after the warm-up, the picture comes in parts of its rows, each with a part
-    of the references: one after the other, with the whole text each (PipeFusion), or each with a part of the text and, of the
-    others, the keys and values of the step before (displaced patches)."""
+    """Latents after all steps, unguided. In steps after the warm-up, picture, references and text come in parts: one after the
+    other (PipeFusion), or at once, each with the keys and values that the others had a step before (displaced patches)."""
     scheduler = FlowMatchEulerDiscreteScheduler(**SCHEDULER)
     sample = Sample(model, prompt, z, references)
     scheduler.set_timesteps(sigmas=torch.linspace(1, 1 / STEPS, STEPS).tolist(),
@@ -173,17 +172,11 @@ def run_stale(model, prompt, z, parts, displaced, references=(), warmup=1):
     rows, columns = z.shape[1:]
     whole = [torch.arange(count) for count in (sample.image, sample.referred, sample.length)]
     images = [(part.unsqueeze(1) * columns + torch.arange(columns)).flatten() for part in split(rows, parts)]
-    referred = split(sample.referred, parts)
+    patches = list(zip(images, split(sample.referred, parts), split(sample.length, parts)))
     for step, t in enumerate(scheduler.timesteps):
         out = torch.empty(sample.image, len(z))
-        if step < warmup:
-            calls = [whole]
-        elif displaced:
-            calls = list(zip(images, referred, split(sample.length, parts)))
-        else:
-            calls = [(*both, whole[2]) for both in zip(images, referred)]
         fresh = {}
-        for call in calls:
+        for call in [whole] if step < warmup else patches:
             keep = fresh if displaced else {}
             out[call[0]] = sample.predict(z, t, *call, keep)
             if not displaced:

@@ -141,29 +141,19 @@ class Sample:
 
 
 def run_stale(model, prompt, z, parts, displaced, warmup=1):
-    """Latents after all steps, unguided. In steps after the warm-up, the image comes in parts of its rows: one after
-    the other, with the whole text each (PipeFusion), or each with a part of the text and, of the others, the keys and
-    values of the step before (displaced patches)."""
+    """Latents after all steps, unguided. In steps after the warm-up, image and text come in parts: one after the other
+    (PipeFusion), or at once, each with the keys and values that the others had a step before (displaced patches)."""
     scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
     scheduler.set_timesteps(sigmas=torch.linspace(1, 1 / STEPS, STEPS).tolist())
     sample = Sample(model, prompt, z)
     columns = z.shape[2] // 2
     whole = torch.arange(sample.image), torch.arange(sample.fill), torch.arange(sample.length)
     images = [(rows.unsqueeze(1) * columns + torch.arange(columns)).flatten() for rows in split(z.shape[1] // 2, parts)]
-    fills = split(sample.fill, parts)
-    # A part has as much of filling and text together as their sum gives it.
-    counts = [len(both) - len(fill) for both, fill in zip(split(sample.fill + sample.length, parts), fills)]
-    texts = torch.arange(sample.length).split(counts)
+    patches = list(zip(images, split(sample.fill, parts), split(sample.length, parts)))
     for step, t in enumerate(scheduler.timesteps):
         out = torch.empty(sample.image, model.config.in_channels * 4)
-        if step < warmup:
-            calls = [whole]
-        elif displaced:
-            calls = list(zip(images, fills, texts))
-        else:
-            calls = [(image, *whole[1:]) for image in images]
         fresh = {}
-        for call in calls:
+        for call in [whole] if step < warmup else patches:
             keep = fresh if displaced else {}
             out[call[0]] = sample.predict(z, t, *call, keep)
             if not displaced:

@@ -105,7 +105,7 @@ class DoubleSingleForward final : public Forward {
     return nn::unpatchify(weights_.out(normed(hidden[0])), tokens_.held(), {}).squeeze(2);
   }
   std::vector<Stream> streams(int64_t /*i*/) const override {
-    return {{.width = kWidth}, {.width = kWidth, .tokens = text_.size(1)}};
+    return {{.width = kWidth}, {.width = kWidth, .others = {prompts_.lengths}}};
   }
 
  private:
@@ -247,11 +247,11 @@ at::Tensor double_single(Network& network, const at::Tensor& x, double timestep,
   const auto attend = [&](int64_t block, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
     const Memory::Entry& seen =
         network.remember(block, 0, turned(network, k.slice(1, length)), v.slice(1, length));
+    const Memory::Entry& text_seen =
+        network.remember_text(block, prompt_of, k.slice(1, 0, length), v.slice(1, 0, length));
     const at::Tensor queries = at::concat({q.slice(1, 0, length), turned(network, q.slice(1, length))}, 1);
-    const at::Tensor mask =
-        at::concat({network.are_real(prompt_of), seen.seen.expand({x.size(0), -1})}, 1).unsqueeze(1);
-    return network.attend(queries, at::concat({k.slice(1, 0, length), seen.k}, 1),
-                          at::concat({v.slice(1, 0, length), seen.v}, 1),
+    const at::Tensor mask = at::concat({text_seen.seen, seen.seen.expand({x.size(0), -1})}, 1).unsqueeze(1);
+    return network.attend(queries, at::concat({text_seen.k, seen.k}, 1), at::concat({text_seen.v, seen.v}, 1),
                           mask.expand({-1, queries.size(1), -1}));
   };
   for (int64_t i = 0; i < kBlocks; ++i) {

@@ -83,7 +83,7 @@ class JointForward final : public Forward {
     return nn::unpatchify(weights_.out(normed(hidden[0])), tokens_.held(), {}).squeeze(2);
   }
   std::vector<Stream> streams(int64_t /*i*/) const override {
-    return {{.width = kWidth}, {.width = kWidth, .tokens = text_.size(1)}};
+    return {{.width = kWidth}, {.width = kWidth, .others = {prompts_.lengths}}};
   }
 
  private:

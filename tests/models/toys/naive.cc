@@ -35,10 +35,11 @@ at::Tensor joint(Network& network, const at::Tensor& x, double timestep,
     const at::Tensor text_k = norm("text", "norm_k", project("text", "to_k", text_normed, kKeyHeads));
     const at::Tensor text_v = project("text", "to_v", text_normed, kKeyHeads);
     const at::Tensor queries = at::concat({text_q, q}, 1);
+    const Memory::Entry& seen_text = network.remember_text(i, prompt_of, text_k, text_v);
     const at::Tensor mask =  // [B, 1, keys]
-        at::concat({network.are_real(prompt_of), seen.seen.expand({x.size(0), -1})}, 1).unsqueeze(1);
+        at::concat({seen_text.seen, seen.seen.expand({x.size(0), -1})}, 1).unsqueeze(1);
     const at::Tensor attended =
-        network.attend(queries, at::concat({text_k, seen.k}, 1), at::concat({text_v, seen.v}, 1),
+        network.attend(queries, at::concat({seen_text.k, seen.k}, 1), at::concat({seen_text.v, seen.v}, 1),
                        mask.expand({-1, queries.size(1), -1}));
     const int64_t length = text.size(1);
     image = image + part(2) * network.linear(block + "image.to_out", attended.slice(1, length), kWidth);
@@ -144,7 +145,8 @@ at::Tensor generate(Evaluate evaluate, const Problem& problem, const at::Tensor&
   Memory memory;
   for (size_t step = 0; step < problem.timesteps.size(); ++step) {
     const bool is_warm = static_cast<int64_t>(step) < problem.warmup;
-    for (const at::Tensor& local : is_warm ? std::vector{at::arange(number.numel())} : patches) {
+    for (size_t patch = 0; patch < (is_warm ? 1 : patches.size()); ++patch) {
+      const at::Tensor local = is_warm ? at::arange(number.numel()) : patches[patch];
       at::Tensor own = x.index_select(1, local), denoised;
       if (problem.frame_mask.defined()) {
         // A token of a frame is denoised once the timestep has fallen to the frame's share of 1000.
@@ -157,7 +159,9 @@ at::Tensor generate(Evaluate evaluate, const Problem& problem, const at::Tensor&
             tokens_of(problem.frame_noise[static_cast<int64_t>(step)]).index_select(1, local);
         own = at::where(enters.unsqueeze(-1), (1 - t / 1000) * own + t / 1000 * noise, own);
       }
-      Network network(problem, local, memory, denoised);
+      const std::optional<int64_t> of_texts =
+          is_warm ? std::nullopt : std::optional(static_cast<int64_t>(patch));
+      Network network(problem, local, of_texts, memory, denoised);
       at::Tensor y =
           evaluate(network, guided ? at::concat({own, own}) : own, problem.timesteps[step], prompt_of);
       // Within a patch of the prediction, channels come last.

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 
 #include "tests/models/toys/toy.h"
 
@@ -34,14 +35,22 @@ struct Memory {
     at::Tensor k, v, seen;
   };
   std::map<std::pair<int64_t, int64_t>, Entry> entries;
+  std::map<int64_t, Entry> texts;  // by block; `seen` is [B, L]
 };
 
-// Evaluates a network once for the tokens `local`, which are indices into the grid.
+// Evaluates a network once for the tokens `local`, which are indices into the grid, and for those of texts
+// that belong to the same patch.
 class Network {
  public:
-  // `denoised` [N, n] says which of the tokens are; all if undefined.
-  Network(const Problem& problem, at::Tensor local, Memory& memory, at::Tensor denoised = {})
-      : problem_(problem), local_(std::move(local)), denoised_(std::move(denoised)), memory_(memory) {}
+  // Without a patch everything goes at once. `denoised` [N, n] says which of the tokens are; all if
+  // undefined.
+  Network(const Problem& problem, at::Tensor local, std::optional<int64_t> patch, Memory& memory,
+          at::Tensor denoised = {})
+      : problem_(problem),
+        local_(std::move(local)),
+        denoised_(std::move(denoised)),
+        patch_(patch),
+        memory_(memory) {}
 
   at::Tensor weight(const std::string& key, at::IntArrayRef shape) { return weights_.stored(key, shape); }
   at::Tensor linear(const std::string& name, const at::Tensor& x, int64_t out, bool bias = true) {
@@ -84,6 +93,24 @@ class Network {
     entry.seen.index_fill_(0, local_, true);
     return entry;
   }
+  // The same for texts [B, L, C]: every patch has its part of each sample's text. What is computed for other
+  // tokens of a text is not kept.
+  const Memory::Entry& remember_text(int64_t block, const std::vector<int64_t>& prompt_of,
+                                     const at::Tensor& k, const at::Tensor& v) {
+    Memory::Entry& entry = memory_.texts[block];
+    if (!entry.k.defined())
+      entry = {at::zeros_like(k), at::zeros_like(v), at::zeros({k.size(0), k.size(1)}, at::kBool)};
+    for (size_t b = 0; b < prompt_of.size(); ++b) {
+      const int64_t length = length_of(prompt_of[b]);
+      at::Tensor own = at::arange(length);
+      if (patch_) own = at::tensor_split(own, problem_.patches)[static_cast<size_t>(*patch_)];
+      const auto sample = static_cast<int64_t>(b);
+      entry.k[sample].index_copy_(0, own, k[sample].index_select(0, own));
+      entry.v[sample].index_copy_(0, own, v[sample].index_select(0, own));
+      entry.seen[sample].index_fill_(0, own, true);
+    }
+    return entry;
+  }
   // sees(query tokens [n, 1], key tokens [1, N])
   at::Tensor self_attention(
       int64_t block, int64_t call, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -120,16 +147,10 @@ class Network {
     return at::stack(all);
   }
 
-  // The prompts of samples, filled up to the longest, and which of those tokens are theirs, [B, L].
+  // The prompts of samples, filled up to the longest.
   at::Tensor padded(const std::vector<int64_t>& prompt_of) const {
     std::vector<at::Tensor> all;
     for (const int64_t i : prompt_of) all.push_back(problem_.prompts.at(static_cast<size_t>(i)).at(kTokens));
-    return at::pad_sequence(all, /*batch_first=*/true);
-  }
-  at::Tensor are_real(const std::vector<int64_t>& prompt_of) const {
-    std::vector<at::Tensor> all;
-    for (const int64_t i : prompt_of)
-      all.push_back(at::ones({problem_.prompts.at(static_cast<size_t>(i)).at(kTokens).size(0)}, at::kBool));
     return at::pad_sequence(all, /*batch_first=*/true);
   }
 
@@ -137,6 +158,11 @@ class Network {
   const at::Tensor local_, denoised_;
 
  private:
+  int64_t length_of(int64_t prompt) const {
+    return problem_.prompts.at(static_cast<size_t>(prompt)).at(kTokens).size(0);
+  }
+
+  std::optional<int64_t> patch_;
   Memory& memory_;
   RandomWeights weights_;
 };
