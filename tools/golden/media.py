@@ -2,7 +2,9 @@
 scale to cover a size and crop to it, as Open-Sora 1.2 does with the images and the frames of videos that it is given, and pictures
 that diffusers prepares for FLUX.2 to refer to. It needs the program cjpeg."""
 import pathlib
+import struct
 import subprocess
+import zlib
 
 import numpy
 import torch
@@ -102,6 +104,18 @@ def make_references(generator):
     save_file(tensors, FOLDER / "references.safetensors")
 
 
+def save_deep(path, samples):
+    """A PNG of 16 bits a sample, which PIL reads and does not write."""
+    height, width, channels = samples.shape
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 16, {2: 4, 3: 2, 4: 6}[channels], 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
 def make_images(generator):
     y, x = numpy.mgrid[0:40, 0:56]
     smooth = numpy.stack([90 + 2 * x, 60 + 3 * y, 200 - x - y], axis=-1).astype(numpy.uint8)
@@ -113,6 +127,9 @@ def make_images(generator):
     sharp.quantize(32).save(FOLDER / "palette.png")
     alpha.save(FOLDER / "alpha.png")
     Image.fromarray((x * 1000 + y * 200).astype(numpy.uint16)).save(FOLDER / "deep.png")
+    deep = numpy.random.default_rng(8).integers(0, 65536, (9, 13, 4))
+    for name, channels in {"deep-colours.png": [0, 1, 2], "deep-colours-alpha.png": [0, 1, 2, 3], "deep-alpha.png": [0, 3]}.items():
+        save_deep(FOLDER / name, deep[..., channels])
     image.save(FOLDER / "full.jpg", quality=95, subsampling=0)
     image.save(FOLDER / "halved.jpg", quality=95, subsampling=2)
     image.convert("L").save(FOLDER / "grey.jpg", quality=95)

@@ -2,6 +2,7 @@
 
 extern "C" {
 #include <libavutil/opt.h>
+#include <libavutil/pixdesc.h>
 }
 
 #include <algorithm>
@@ -42,6 +43,31 @@ Frame make_frame(int height, int width, AVPixelFormat format) {
   frame->format = format;
   if (av_frame_get_buffer(frame.get(), 0) < 0) throw std::bad_alloc();
   return frame;
+}
+
+// Whether samples of 16 bits, grey or of three colours, lie side by side, as those of a PNG do.
+bool has_deep_samples(const AVPixFmtDescriptor& format) {
+  constexpr uint64_t kOthers = AV_PIX_FMT_FLAG_PLANAR | AV_PIX_FMT_FLAG_FLOAT | AV_PIX_FMT_FLAG_BITSTREAM;
+  const bool is_grey = format.nb_components <= 2, is_rgb = (format.flags & AV_PIX_FMT_FLAG_RGB) != 0;
+  constexpr int kDeep = 16;
+  return (format.flags & kOthers) == 0 && (is_grey || is_rgb) && format.comp[0].depth == kDeep;
+}
+
+// Takes the upper eight bits of each sample, as Pillow reads colours of a PNG; swscale rounds.
+Image image_of_deep_samples(const AVFrame& frame, const AVPixFmtDescriptor& format) {
+  const bool is_grey = format.nb_components <= 2, is_big_endian = (format.flags & AV_PIX_FMT_FLAG_BE) != 0;
+  Image image{.height = frame.height, .width = frame.width, .pixels = {}};
+  image.pixels.reserve(static_cast<size_t>(frame.height) * static_cast<size_t>(frame.width) * 3);
+  for (int y = 0; y < frame.height; ++y) {
+    const uint8_t* const row = frame.data[0] + int64_t{y} * frame.linesize[0];
+    for (int x = 0; x < frame.width; ++x) {
+      for (int colour = 0; colour < 3; ++colour) {
+        const AVComponentDescriptor& sample = format.comp[is_grey ? 0 : colour];
+        image.pixels.push_back(row[x * sample.step + sample.offset + (is_big_endian ? 0 : 1)]);
+      }
+    }
+  }
+  return image;
 }
 
 // Sets the matrix and the range of frames that are decoded to RGB, where the file names them.
@@ -134,6 +160,9 @@ Image ToRgb::operator()(const AVFrame& frame) {
   const auto format = static_cast<AVPixelFormat>(frame.format);
   const bool has_halved_chroma = format == AV_PIX_FMT_YUV420P || format == AV_PIX_FMT_YUVA420P;
   if (still_ == AV_CODEC_ID_WEBP && has_halved_chroma) return image_of_webp(frame);
+  const AVPixFmtDescriptor& described = *av_pix_fmt_desc_get(format);
+  if (still_ != AV_CODEC_ID_NONE && has_deep_samples(described))
+    return image_of_deep_samples(frame, described);
   if (!rgb_ || format != format_) {
     format_ = format;
     scaler_ =

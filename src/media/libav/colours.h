@@ -26,7 +26,7 @@ class FromRgb {
 // the chroma of a block), with one difference: PyAV takes BT.601 even if the file names another matrix, this
 // takes the named one, so that the colours are those that players show. Both take BT.601 if the file names
 // none. A WebP is converted as Pillow's decoder does, libwebp, which interpolates
-// chroma.
+// chroma. Of samples of 16 bits in a still image, the upper eight count.
 class ToRgb {
  public:
   // `still` is the codec of a still image, and none of a video.
