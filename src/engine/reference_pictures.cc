@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "engine/request.h"
 #include "media/resize.h"
 #include "media/video_reader.h"
@@ -100,6 +101,11 @@ at::Tensor prepare_reference(const Image& image, const ReferencePicture& picture
 
 at::Tensor read_reference(const ReferencePicture& picture) {
   media::VideoReader reader = open_reference(picture);
+  if (reader.is_deep_grey())
+    log_warning(
+        "[{}] is grey of 16 bits: its upper eight bits are taken, whereas diffusers, with Pillow, clips it "
+        "at 255",
+        picture.path);
   const std::optional<Image> image = reader.next();
   if (!image) input_error(picture.path, "holds no picture");
   return prepare_reference(*image, picture);

@@ -48,6 +48,14 @@ Orientation orientation_of(const Source& source, const Decoder& decoder) {
   return exif.empty() ? decoder.orientation : orientation_of_exif(exif_orientation(exif));
 }
 
+// In the header of a PNG, the bits of a sample and the kind of colour follow the size.
+bool has_deep_grey(const Source& source) {
+  constexpr size_t kBits = 24;
+  constexpr std::string_view kDeepGrey("\x10\0", 2);
+  const std::string header = read_bytes(source, 0, kBits + kDeepGrey.size());
+  return header.starts_with("\x89PNG\r\n") && header.ends_with(kDeepGrey);
+}
+
 std::unique_ptr<Decoder> open_decoder(const Source& source, const std::string& where,
                                       const ReadLimits& limits) {
   check_source(source, where);
@@ -64,7 +72,9 @@ VideoReader::VideoReader(std::span<const std::byte> bytes, const std::string& wh
     : VideoReader(memory_source(bytes), where, limits) {}
 
 VideoReader::VideoReader(const Source& source, const std::string& where, const ReadLimits& limits)
-    : decoder_(open_decoder(source, where, limits)), orientation_(orientation_of(source, *decoder_)) {}
+    : decoder_(open_decoder(source, where, limits)),
+      orientation_(orientation_of(source, *decoder_)),
+      is_deep_grey_(has_deep_grey(source)) {}
 
 VideoReader::~VideoReader() = default;
 VideoReader::VideoReader(VideoReader&&) noexcept = default;

@@ -40,6 +40,8 @@ class VideoReader {
   int64_t width() const;
   double fps() const;           // on average, as libav estimates it; 0 of a still image
   double pixel_aspect() const;  // width to height of a pixel as it is shown; 1 of a still image
+  // Whether it is a PNG of grey with 16 bits, which Pillow clips at 255. Here the upper eight count.
+  bool is_deep_grey() const { return is_deep_grey_; }
 
   // The next frame, all of one size, or nothing at the end. One frame is held at a time, and what the codec
   // needs.
@@ -52,6 +54,7 @@ class VideoReader {
 
   std::unique_ptr<Decoder> decoder_;
   Orientation orientation_;
+  bool is_deep_grey_;
 };
 
 struct Video {

@@ -2,8 +2,10 @@
 import functools
 import json
 import shutil
+import struct
+import zlib
 
-from files import change_json, read_png
+from files import assert_near, change_json, read_latents, read_png
 from harness import MODEL as PIXART
 from harness import ROOT
 from tiny_pipeline import TinyPipeline
@@ -96,6 +98,25 @@ def test_pictures_that_klein_refuses(box):
             TINY.refuse(box, code, needle, *words, *method)
     box.refuse(2, "[--image] PixArt-Sigma does not support it, got [\"a.png\"]; leave it out (it is an option of FLUX.2 klein)", "generate", "a cat",
                "--model", PIXART, "--image", "a.png")
+
+
+def test_pictures_of_16_bits(box):
+    """Of grey, Pillow clips what is above 255; a line says that this does not."""
+    rows = [[7 + 256 * (x + y) for x in range(64)] for y in range(72)]
+    for name, kind, channels in (("grey", 0, 1), ("colours", 2, 3)):
+        data = b"".join(struct.pack(f">x{64 * channels}H", *(value for value in row for _ in range(channels))) for row in rows)
+        chunks = {b"IHDR": struct.pack(">IIBBBBB", 64, 72, 16, kind, 0, 0, 0), b"IDAT": zlib.compress(data), b"IEND": b""}
+        (box.folder / f"{name}.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(
+            struct.pack(">I", len(chunk)) + which + chunk + struct.pack(">I", zlib.crc32(which + chunk)) for which, chunk in chunks.items()))
+    latents = {}
+    for name, more in {"grey": [], "colours": [], "ranks": ["--ulysses-degree", "2"]}.items():
+        picture = "colours.png" if name == "colours" else "grey.png"
+        outcome = TINY.generate(box, "a cat", *TINY.SMALL, "--image", picture, "-o", "z.safetensors", "--output-type", "latent", *more)
+        said = "[grey.png] is grey of 16 bits: its upper eight bits are taken, whereas diffusers, with Pillow, clips it at 255\n"
+        assert outcome.code == 0 and outcome.err.count(said) == (name != "colours"), outcome
+        latents[name] = read_latents(box.folder / "z.safetensors")
+    assert latents["grey"] == latents["colours"]
+    assert_near(latents["ranks"], latents["grey"], 1e-4)
 
 
 def test_a_distilled_klein(box):
