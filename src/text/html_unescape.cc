@@ -57,7 +57,7 @@ icu::UnicodeString decode_reference(const icu::UnicodeString& reference) {
 
 // Decodes &NAME; or &#number; if it is unambiguous.
 std::optional<icu::UnicodeString> decode_clear_reference(const icu::UnicodeString& reference) {
-  const icu::UnicodeString decoded = decode_reference(reference);
+  icu::UnicodeString decoded = decode_reference(reference);
   if (reference[0] == u'#') {
     if (decoded.indexOf(u';') >= 0) return std::nullopt;
     return decoded;
