@@ -18,6 +18,12 @@ constexpr ops::LinearOptions kFlux2NoBias{.bias = false};
 constexpr double kFlux2Times = 1000;  // sinusoids take so many times the noise level and the guidance scale
 constexpr double kReferenceFrames = 10;  // from a picture to the next on the axis of frames
 
+// FLUX.2 dev was trained with this message of the system before each prompt:
+// https://github.com/black-forest-labs/flux2/blob/main/src/flux2/system_messages.py
+constexpr std::string_view kFlux2DevSystem =
+    "You are an AI that reasons about image descriptions. You give structured responses focusing on object "
+    "relationships, object\nattribution and actions without speculation.";
+
 nn::Split heads_of(const Flux2Config& config) {
   return {config.num_attention_heads, config.attention_head_dim};
 }
@@ -340,7 +346,8 @@ DenoiserShape read_flux2_shape(const std::filesystem::path& model) {
           .embedding = ends / block,
           .head = ends / block,
           .latent_channels = config.in_channels,
-          .sample_size = 64};
+          .sample_size = 64,
+          .takes_guidance_scale = config.guidance_embeds};
 }
 
 std::unique_ptr<Denoiser> load_flux2(const std::filesystem::path& model, const LoadOptions& options,
@@ -359,6 +366,18 @@ std::unique_ptr<TextEncoder> load_flux2_klein_text_encoder(const std::filesystem
   return std::make_unique<Qwen3TextEncoder>(
       model / "tokenizer", model / "text_encoder",
       Qwen3PromptOptions{.states = {9, 18, 27}, .enable_thinking = false, .pads = true}, options, statistics);
+}
+
+std::unique_ptr<TextEncoder> load_flux2_dev_text_encoder(const std::filesystem::path& model,
+                                                         const LoadOptions& options,
+                                                         LoadStatistics& statistics) {
+  return std::make_unique<Qwen3TextEncoder>(model / "tokenizer", model / "text_encoder",
+                                            Qwen3PromptOptions{.trunk = Trunk::kMistral3,
+                                                               .states = {10, 20, 30},
+                                                               .system = kFlux2DevSystem,
+                                                               .left_out = "[IMG]",  // the mark of a picture
+                                                               .pads = true},
+                                            options, statistics);
 }
 
 }  // namespace tessera::models

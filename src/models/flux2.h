@@ -139,10 +139,13 @@ DenoiserShape read_flux2_shape(const std::filesystem::path& model);
 std::unique_ptr<Denoiser> load_flux2(const std::filesystem::path& model, const LoadOptions& options,
                                      LoadStatistics& statistics);
 
-// Loads the text encoder of FLUX.2 klein from a diffusers folder: Qwen3, of which the denoiser takes three
-// hidden states side by side.
+// Loads the text encoder of FLUX.2 klein from a diffusers folder, Qwen3, or of FLUX.2 dev, Mistral 3. The
+// denoiser takes three hidden states side by side.
 std::unique_ptr<TextEncoder> load_flux2_klein_text_encoder(const std::filesystem::path& model,
                                                            const LoadOptions& options,
                                                            LoadStatistics& statistics);
+std::unique_ptr<TextEncoder> load_flux2_dev_text_encoder(const std::filesystem::path& model,
+                                                         const LoadOptions& options,
+                                                         LoadStatistics& statistics);
 
 }  // namespace tessera::models

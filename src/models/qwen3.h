@@ -1,5 +1,7 @@
 // The decoder trunk of Qwen3 (arXiv:2505.09388), whose hidden states serve diffusion models as a text
-// encoding. Weights and names: transformers' Qwen3Model, or Qwen3ForCausalLM, which has `model.` in front.
+// encoding, and of Mistral (arXiv:2310.06825), which is the same without norms of queries and keys. Weights
+// and names: transformers' Qwen3Model, or Qwen3ForCausalLM, which has `model.` in front, and
+// Mistral3ForConditionalGeneration, of which the language model alone is read.
 //
 // Shapes: L tokens of a prompt, D model width, H local query heads, K local key heads, d width of a head, S
 // hidden states that are read.
@@ -13,32 +15,42 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/range.h"
 #include "nn/norm.h"
 #include "nn/query_key_norm.h"
 #include "nn/tensor_parallel.h"
 
 namespace tessera::models {
 
+enum class Trunk { kQwen3, kMistral3 };
+
 struct Qwen3Config {
   // Reads a text encoder's config.json. Throws Error(kInput) for options that Qwen3Encoder does not support.
-  explicit Qwen3Config(const JsonConfig& json);
+  explicit Qwen3Config(const JsonConfig& json, Trunk trunk = Trunk::kQwen3);
 
+  Trunk trunk;
   int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers;
   int64_t num_attention_heads, num_key_value_heads, head_dim;
   double rms_norm_eps, rope_theta;
-  std::string where;  // the file, for errors
+  std::optional<int64_t> sliding_window;  // tokens that one sees at most, itself among them
+  std::string where;                      // the file, for errors
+
+ private:
+  struct Defaults;
+  // `json` has the keys of the language model alone.
+  Qwen3Config(const JsonConfig& json, Trunk of, const Defaults& defaults);
 };
 
 // Heads of queries that share a key are divided together with it.
 struct Qwen3Attention {
   Qwen3Attention(const weights::Scope& scope, const Qwen3Config& config);
 
-  // x [1, L, D], of which the first `valid` tokens see themselves and those before them, and the others see
-  // those `valid`. angles [L, d / 2, 2]
-  at::Tensor operator()(const at::Tensor& x, const at::Tensor& angles, int64_t valid) const;
+  // x [1, L, D], of which the `valid` tokens see themselves and those of them before, those behind see these,
+  // and those before see nothing. angles [L, d / 2, 2]
+  at::Tensor operator()(const at::Tensor& x, const at::Tensor& angles, const Range& valid) const;
 
   nn::ColumnParallel q_proj, k_proj, v_proj;
-  nn::HeadNorm q_norm, k_norm;
+  std::optional<nn::HeadNorm> q_norm, k_norm;
   nn::RowParallel o_proj;
   int64_t depth;
 };
@@ -56,7 +68,7 @@ struct Qwen3DecoderLayer {
   Qwen3DecoderLayer(const weights::Scope& scope, const Qwen3Config& config);
 
   // Adds the outputs of both layers to x, fp32 [1, L, D].
-  void operator()(at::Tensor& x, const at::Tensor& angles, int64_t valid) const;
+  void operator()(at::Tensor& x, const at::Tensor& angles, const Range& valid) const;
 
   nn::RmsNorm input_layernorm;
   Qwen3Attention self_attn;
@@ -78,20 +90,23 @@ class Qwen3Encoder {
   // The ids of a prompt.
   struct Tokens {
     std::vector<int64_t> ids;
-    // Those from here on are padding, which transformers masks: no token sees it, but it sees the tokens
-    // before it. None if empty.
-    std::optional<int64_t> valid = {};
+    // The others are padding, all of one id, which transformers masks: no token sees it, but it sees the
+    // tokens before it. All are tokens if empty.
+    std::optional<Range> valid = {};
   };
   // Maps each prompt (at least one token each, not counting padding) to [L, S * D], the states side by side,
-  // in the dtype of the scope. Throws Error(kUsage) for an id outside the vocabulary.
+  // in the dtype of the scope. Throws Error(kUsage) for an id outside the vocabulary, and for more tokens
+  // than the sliding window.
   std::vector<at::Tensor> operator()(const std::vector<Tokens>& prompts) const;
 
-  // Prefixes of the keys of a file that a state behind the last that is read would need, and of the head.
+  // Prefixes of the keys of a file that a state behind the last that is read would need, of the head, and of
+  // what reads pictures.
   std::vector<std::string> unused_prefixes() const;
 
  private:
   Qwen3Encoder(const weights::Scope& scope, const Qwen3Config& config, const std::vector<int64_t>& states,
                bool blocks_stay);
+  at::Tensor embedded(const std::vector<int64_t>& ids) const;  // fp32 [1, L, D]
   // Runs the blocks on `hidden`, each prompt's [1, L, D], and returns the states [L, S * D] of each.
   std::vector<at::Tensor> read_states(const std::vector<at::Tensor>& hidden,
                                       const std::function<void(const Qwen3DecoderLayer&)>& run) const;

@@ -40,23 +40,56 @@ void refuse_windows(const JsonConfig& json, int64_t num_layers) {
   }
 }
 
+// Mistral 3 also reads pictures; the keys of its language model are in an object of their own.
+JsonConfig trunk_config(const JsonConfig& json, Trunk trunk) {
+  const std::string type = trunk == Trunk::kQwen3 ? "qwen3" : "mistral3";
+  if (json.string("model_type", type) != type) json.fail("model_type", fmt::format("\"{}\"", type));
+  if (trunk == Trunk::kQwen3) return json;
+  if (!json.has("text_config")) json.fail("text_config", "an object");
+  for (const char* key : {"image_token_index", "multimodal_projector_bias", "projector_hidden_act",
+                          "spatial_merge_size", "vision_config", "vision_feature_layer"})
+    json.value(key);  // of pictures
+  JsonConfig text = json.object("text_config");
+  if (text.string("model_type", "mistral") != "mistral") text.fail("model_type", "\"mistral\"");
+  return text;
+}
+
+int64_t read_head_dim(const JsonConfig& json, Trunk trunk, int64_t hidden_size, int64_t heads) {
+  if (trunk == Trunk::kQwen3) return json.count("head_dim", kMaxQwenSize, 128);
+  const int64_t size = json.has("head_dim") ? json.count("head_dim", kMaxQwenSize) : hidden_size / heads;
+  if (size < 1) json.fail("hidden_size", fmt::format("at least num_attention_heads ({})", heads));
+  return size;
+}
+
 }  // namespace
 
-Qwen3Config::Qwen3Config(const JsonConfig& json)
-    : vocab_size(json.count("vocab_size", kMaxQwenSize, 151936)),
-      hidden_size(json.count("hidden_size", kMaxQwenSize, 4096)),
-      intermediate_size(json.count("intermediate_size", kMaxQwenSize, 22016)),
-      num_hidden_layers(json.count("num_hidden_layers", kMaxQwenLayers, 32)),
-      num_attention_heads(json.count("num_attention_heads", kMaxQwenSize, 32)),
+// Defaults of transformers' Qwen3Config and MistralConfig.
+struct Qwen3Config::Defaults {
+  int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
+      num_key_value_heads;
+};
+
+Qwen3Config::Qwen3Config(const JsonConfig& json, Trunk trunk)
+    : Qwen3Config(trunk_config(json, trunk), trunk,
+                  trunk == Trunk::kQwen3 ? Defaults{151936, 4096, 22016, 32, 32, 32}
+                                         : Defaults{32000, 4096, 14336, 32, 32, 8}) {}
+
+Qwen3Config::Qwen3Config(const JsonConfig& json, Trunk of, const Defaults& defaults)
+    : trunk(of),
+      vocab_size(json.count("vocab_size", kMaxQwenSize, defaults.vocab_size)),
+      hidden_size(json.count("hidden_size", kMaxQwenSize, defaults.hidden_size)),
+      intermediate_size(json.count("intermediate_size", kMaxQwenSize, defaults.intermediate_size)),
+      num_hidden_layers(json.count("num_hidden_layers", kMaxQwenLayers, defaults.num_hidden_layers)),
+      num_attention_heads(json.count("num_attention_heads", kMaxQwenSize, defaults.num_attention_heads)),
       // A file with null here has as many heads of keys as of queries.
-      num_key_value_heads(json.value("num_key_value_heads") != nullptr && !json.has("num_key_value_heads")
-                              ? num_attention_heads
-                              : json.count("num_key_value_heads", kMaxQwenSize, 32)),
-      head_dim(json.count("head_dim", kMaxQwenSize, 128)),
+      num_key_value_heads(
+          json.value("num_key_value_heads") != nullptr && !json.has("num_key_value_heads")
+              ? num_attention_heads
+              : json.count("num_key_value_heads", kMaxQwenSize, defaults.num_key_value_heads)),
+      head_dim(read_head_dim(json, trunk, hidden_size, num_attention_heads)),
       rms_norm_eps(json.number_within("rms_norm_eps", 0, 1, 1e-6)),
       rope_theta(read_rope_theta(json)),
       where(json.where()) {
-  if (json.string("model_type", "qwen3") != "qwen3") json.fail("model_type", "\"qwen3\"");
   if (num_attention_heads % num_key_value_heads != 0) {
     json.fail("num_key_value_heads",
               fmt::format("a divisor of num_attention_heads ({})", num_attention_heads));
@@ -64,10 +97,16 @@ Qwen3Config::Qwen3Config(const JsonConfig& json)
   if (head_dim % 2 != 0) json.fail("head_dim", "even");
   const std::string activation = json.string("hidden_act", "silu");
   if (activation != "silu" && activation != "swish") json.fail("hidden_act", "\"silu\"");
+  json.value("max_position_embeddings");  // this does not change anything without scaling
+  if (trunk == Trunk::kMistral3) {
+    // All blocks have the window, unless it is null.
+    if (json.has("sliding_window") || json.value("sliding_window") == nullptr)
+      sliding_window = json.count("sliding_window", kMaxQwenSize, 4096);
+    return;
+  }
   if (json.boolean("attention_bias", false))
     json.refuse("attention_bias", "only projections without a bias can run");
   refuse_windows(json, num_hidden_layers);
-  json.value("max_position_embeddings");  // this does not change anything without scaling
 }
 
 }  // namespace tessera::models

@@ -9,12 +9,26 @@
 namespace tessera::models {
 namespace {
 
-// Padding on the left would move the tokens to other positions.
-void require_right_padding(const text::BpeTokenizer& tokenizer, const std::filesystem::path& folder) {
-  const std::string where = (folder / "tokenizer_config.json").string();
-  if (!tokenizer.pad_id()) input_error(where, "'pad_token' must be a token: the model takes padded prompts");
-  if (tokenizer.pads_left())
-    input_error(where, "'padding_side' must be \"right\": the model takes padded prompts");
+text::ChatModel chat_model(Trunk trunk) {
+  return trunk == Trunk::kMistral3 ? text::ChatModel::kMistral : text::ChatModel::kQwen3;
+}
+
+// The files of Mistral name the class of their tokenizer themselves. Its chat template has all tokens around
+// a text.
+text::BpeTokenizer read_tokenizer(const std::filesystem::path& folder, Trunk trunk) {
+  if (trunk == Trunk::kQwen3) return text::BpeTokenizer(folder, "Qwen2Tokenizer");
+  text::BpeTokenizerFiles files = text::read_bpe_tokenizer_files(folder, "");
+  files.post_processor = Json();
+  files.before.clear();
+  files.after.clear();
+  return text::BpeTokenizer(std::move(files));
+}
+
+std::string without_part(std::string text, std::string_view part) {
+  if (part.empty()) return text;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at))
+    text.erase(at, part.size());
+  return text;
 }
 
 // The tokens of a turn that ends before anything of its prompt comes, so that they are those of `empty`,
@@ -43,13 +57,16 @@ Qwen3TextEncoder::Qwen3TextEncoder(const std::filesystem::path& tokenizer,
                                    const std::filesystem::path& encoder, const Qwen3PromptOptions& own,
                                    const LoadOptions& options, LoadStatistics& statistics)
     : own_(own),
-      tokenizer_(tokenizer, "Qwen2Tokenizer"),
-      template_(text::read_chat_template(tokenizer)),
+      tokenizer_(read_tokenizer(tokenizer, own.trunk)),
+      template_(text::read_chat_template(tokenizer, chat_model(own.trunk))),
       files_(std::in_place, encoder, weights::Library::kTransformers, options),
-      config_(files_->config()),
+      config_(files_->config(), own.trunk),
       encoder_(options.stays ? Qwen3Encoder(files_->scope(), config_, own.states)
                              : Qwen3Encoder::read_at_use(files_->scope(), config_, own.states)) {
-  if (own_.pads) require_right_padding(tokenizer_, tokenizer);
+  if (own_.pads && !tokenizer_.pad_id()) {
+    input_error((tokenizer / "tokenizer_config.json").string(),
+                "'pad_token' must be a token: the model takes padded prompts");
+  }
   const std::vector<std::string> unused = encoder_.unused_prefixes();
   const std::vector<std::string_view> ignored(unused.begin(), unused.end());
   if (options.stays) {
@@ -60,24 +77,30 @@ Qwen3TextEncoder::Qwen3TextEncoder(const std::filesystem::path& tokenizer,
   finish_with_layers_at_use(
       *files_, encoder, weights::Library::kTransformers, options,
       [&](const weights::Scope& scope, const JsonConfig& json) {
-        Qwen3Encoder(scope, Qwen3Config(json), own_.states);
+        Qwen3Encoder(scope, Qwen3Config(json, own_.trunk), own_.states);
       },
       ignored, statistics);
 }
 
 std::vector<Conditioning> Qwen3TextEncoder::encode(const std::vector<Prompt>& prompts, int64_t max_length) {
-  const std::string empty = template_.user_turn("", own_.enable_thinking);
+  const auto turn_of = [&](std::string_view prompt) {
+    return template_.user_turn(prompt, own_.enable_thinking, own_.system);
+  };
+  const std::string empty = turn_of("");
   std::vector<Qwen3Encoder::Tokens> tokens;
   bool is_lost = false;
   for (const Prompt& prompt : prompts) {
-    const std::string turn = template_.user_turn(prompt.text, own_.enable_thinking);
+    const std::string text = without_part(prompt.text, own_.left_out), turn = turn_of(text);
     const auto template_alone = tokens_without_prompt(tokenizer_, turn, empty, max_length);
-    is_lost |= template_alone && !prompt.text.empty();
-    std::vector<int64_t> ids =
-        template_alone ? *template_alone : tokenizer_.encode(turn, max_length, prompt.text);
-    const auto valid = static_cast<int64_t>(ids.size());
-    require_positions(valid, own_.most_tokens);
-    if (own_.pads) ids.resize(static_cast<size_t>(max_length), *tokenizer_.pad_id());
+    is_lost |= template_alone && !text.empty();
+    std::vector<int64_t> ids = template_alone ? *template_alone : tokenizer_.encode(turn, max_length, text);
+    Range valid = {.begin = 0, .length = static_cast<int64_t>(ids.size())};
+    require_positions(valid.length, own_.most_tokens);
+    if (own_.pads) {
+      const int64_t padding = max_length - valid.length;
+      if (tokenizer_.pads_left()) valid.begin = padding;
+      ids.insert(tokenizer_.pads_left() ? ids.begin() : ids.end(), padding, *tokenizer_.pad_id());
+    }
     tokens.push_back({std::move(ids), valid});
   }
   if (is_lost)

@@ -1,8 +1,9 @@
-// Qwen3 and its tokenizer as the text encoder of a family. The network is in models/qwen3.h.
+// Qwen3, or Mistral 3, and its tokenizer as the text encoder of a family. The network is in models/qwen3.h.
 #pragma once
 
 #include <filesystem>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "models/family.h"
@@ -13,12 +14,15 @@
 
 namespace tessera::models {
 
-// What a family takes of Qwen3. A prompt is a turn of the user in the tokenizer's chat template.
+// What a family takes of the model. A prompt is a turn of the user in the tokenizer's chat template.
 struct Qwen3PromptOptions {
-  std::vector<int64_t> states;  // see Qwen3Encoder
-  bool enable_thinking = true;  // of the chat template
-  // Gives as many tokens as encode() may keep, those behind the prompt of padding, which take part where the
-  // denoiser does not mask them. Otherwise the tokens of the prompt alone.
+  Trunk trunk = Trunk::kQwen3;
+  std::vector<int64_t> states;     // see Qwen3Encoder
+  std::string_view system = {};    // the message before the prompt, if any
+  std::string_view left_out = {};  // of prompts, wherever they have it
+  bool enable_thinking = true;     // of the chat template
+  // Gives as many tokens as encode() may keep, those of padding on the side that the tokenizer's file names,
+  // which take part where the denoiser does not mask them. Otherwise the tokens of the prompt alone.
   bool pads = false;
   // Of a prompt with its template, where the denoiser has positions for so many only.
   std::optional<int64_t> most_tokens = {};

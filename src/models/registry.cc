@@ -206,10 +206,26 @@ Family z_image() {
           .load_decoder = load_shifted_decoder};
 }
 
+// The families of FLUX.2 differ in this.
+bool takes_flux2_guidance(const Json& config) {
+  return config.value("guidance_embeds", Json(true)) == Json(true);
+}
+
+bool is_of_flux2_klein(const Json& config) {
+  return !takes_flux2_guidance(config);
+}
+
 DenoiserShape read_flux2_klein_shape(const std::filesystem::path& model) {
   const JsonConfig config = JsonConfig::read(part_folder(model, "transformer") / "config.json");
   if (config.boolean("guidance_embeds", true))
-    config.fail("guidance_embeds", "false, as in FLUX.2 klein, the only FLUX.2 that can run");
+    config.fail("guidance_embeds", "false, as in FLUX.2 klein; that of FLUX.2 dev is true");
+  return read_flux2_shape(model);
+}
+
+DenoiserShape read_flux2_dev_shape(const std::filesystem::path& model) {
+  const JsonConfig config = JsonConfig::read(part_folder(model, "transformer") / "config.json");
+  if (!config.boolean("guidance_embeds", true))
+    config.fail("guidance_embeds", "true, as in FLUX.2 dev; that of FLUX.2 klein is false");
   return read_flux2_shape(model);
 }
 
@@ -224,7 +240,7 @@ Family flux2_klein() {
                     {"vae", "diffusers", {"AutoencoderKLFlux2"}}},
           .default_max_sequence_length = 512,
           .own_fields = {"max_sequence_length", "image", "image_size"},
-          .lone = {is_any,
+          .lone = {is_of_flux2_klein,
                    R"({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0,
                        "use_dynamic_shifting": true})",
                    {.pixels = 16}},
@@ -242,6 +258,27 @@ Family flux2_klein() {
           .load_decoder = load_autoencoder_kl_flux2_decoder,
           .load_encoder = load_autoencoder_kl_flux2_encoder,
           .output_latents = unpacked_flux2_latents};
+}
+
+// Tokens, as the transformer takes them.
+at::Tensor packed_flux2_latents(const std::filesystem::path& /*model*/, const LoadOptions& /*options*/,
+                                const at::Tensor& z) {
+  return z.flatten(2).transpose(1, 2).contiguous();
+}
+
+// This is the same with another language model, and a transformer that takes the guidance scale as an input.
+Family flux2_dev() {
+  Family family = flux2_klein();
+  family.class_name = "Flux2Pipeline";
+  family.title = "FLUX.2 dev";
+  family.parts[0] = {"tokenizer", "transformers", {"PixtralProcessor"}};
+  family.parts[1].classes = {"Mistral3ForConditionalGeneration"};
+  family.lone.is_of_family = takes_flux2_guidance;
+  family.may_be_distilled = false;
+  family.read_shape = read_flux2_dev_shape;
+  family.text_encoders = {{"text_encoder", load_flux2_dev_text_encoder}};
+  family.output_latents = packed_flux2_latents;
+  return family;
 }
 
 Family open_sora_1_1() {
@@ -313,6 +350,7 @@ const std::vector<Family>& families() {
       open_sora_1_2(),
       z_image(),
       flux2_klein(),
+      flux2_dev(),
   };
   return table;
 }

@@ -8,17 +8,26 @@
 
 namespace tessera::text {
 
-// What a template makes of one turn of the user, with the beginning of the answer behind it.
-struct ChatTemplate {
-  std::string_view before, after;
-  // This follows if the model is asked not to think: transformers' enable_thinking is false.
-  std::string_view without_thinking;
-
-  std::string user_turn(std::string_view prompt, bool enable_thinking) const;
+// The models whose templates are known.
+enum class ChatModel {
+  kQwen3,
+  kMistral,  // with a tekken vocabulary, as of Mistral Small 3.1; files are those of a processor
 };
 
-// Reads the template of a tokenizer's folder where transformers does: chat_template.jinja, or the key of
-// tokenizer_config.json. Throws Error(kInput) that names the file if there is none or it is not known.
-ChatTemplate read_chat_template(const std::filesystem::path& folder);
+// What a template makes of a conversation.
+struct ChatTemplate {
+  std::string begin = {};  // of every conversation
+  std::string_view before_system = {}, after_system = {};
+  std::string_view before, after;  // a turn of the user, with the beginning of the answer behind it
+  // This follows if the model is asked not to think: transformers' enable_thinking is false.
+  std::string_view without_thinking = {};
+
+  // `system` is a message that comes first, or empty where there is none.
+  std::string user_turn(std::string_view prompt, bool enable_thinking, std::string_view system = {}) const;
+};
+
+// Reads the template of a tokenizer's or processor's folder where transformers does: chat_template.jinja, or
+// keys of other files. Throws Error(kInput) that names the file if there is none or it is not known.
+ChatTemplate read_chat_template(const std::filesystem::path& folder, ChatModel model);
 
 }  // namespace tessera::text

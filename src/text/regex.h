@@ -22,9 +22,9 @@ class Regex {
     size_t begin, end;  // bytes
   };
 
-  // `pattern` may contain literals, sets, \s, \S, the categories \p{L}, \p{M} and \p{N}, groups, lookahead,
-  // (?i:...), alternatives and repetitions. Throws Error(kInput) with `where` that names any other construct,
-  // and if it is not valid.
+  // `pattern` may contain literals, sets, \s, \S, the categories \p{L}, \p{Lu}, \p{Ll}, \p{Lt}, \p{Lm},
+  // \p{Lo}, \p{M} and \p{N}, groups, lookahead, (?i:...), alternatives and repetitions. Throws Error(kInput)
+  // with `where` that names any other construct, and if it is not valid.
   Regex(std::string_view pattern, const std::string& where);
   // Matches `text` (UTF-8, not empty) literally.
   static Regex of_text(std::string_view text, const std::string& where);

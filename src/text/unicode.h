@@ -58,7 +58,8 @@ std::string to_nfc(std::string_view text);
 // Lower-cases well-formed UTF-8 character by character: a capital sigma never becomes a final one.
 std::string to_lower_case(std::string_view text);
 
-// The characters of a general category, L, M or N, as a set of ICU's regular expressions; nullopt for others.
+// The characters of a general category, L, Lu, Ll, Lt, Lm, Lo, M or N, as a set of ICU's regular expressions;
+// nullopt for others.
 std::optional<std::string> category_set(std::string_view category);
 
 }  // namespace tessera::text

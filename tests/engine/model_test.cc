@@ -38,7 +38,8 @@ class ModelConfig : public GoldenFolderFixture, public testing::WithParamInterfa
 
 INSTANTIATE_TEST_SUITE_P(All, ModelConfig,
                          testing::Values("tiny-pixart", "tiny-sd", "tiny-sdxl", "tiny-open-sora",
-                                         "tiny-open-sora-1.1", "tiny-z-image", "tiny-flux2-klein"));
+                                         "tiny-open-sora-1.1", "tiny-z-image", "tiny-flux2-klein",
+                                         "tiny-flux2-dev"));
 
 TEST_P(ModelConfig, HasNoKeyThatNobodyReads) {
   EXPECT_EQ(warnings(), std::vector<std::string>()) << fmt::format("{}", fmt::join(warnings(), "; "));

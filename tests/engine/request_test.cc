@@ -115,7 +115,8 @@ TEST(Request, RefusesWhatNeitherFamilyNorSamplerUses) {
   for (const auto& [with, without, json, message] :
        {Case{pixart, xl, R"({"prompt": "a", "max_sequence_length": 5})",
              "[max_sequence_length] Stable Diffusion XL does not support it, got 5; leave it out (it is an "
-             "option of PixArt-alpha, PixArt-Sigma, Open-Sora 1.1, Open-Sora 1.2, Z-Image, FLUX.2 klein)"},
+             "option of PixArt-alpha, PixArt-Sigma, Open-Sora 1.1, Open-Sora 1.2, Z-Image, FLUX.2 klein, "
+             "FLUX.2 dev)"},
         Case{pixart, xl, R"({"prompt": "a", "use_resolution_binning": false})",
              "[use_resolution_binning: false] Stable Diffusion XL"},
         Case{pixart, xl, R"({"prompt": "a", "clean_caption": true})",

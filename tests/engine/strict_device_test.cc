@@ -244,7 +244,7 @@ TEST(OnAStrictDevice, Qwen3EqualsTransformers) {
       models::Qwen3Config(JsonConfig::read(golden_folder(name) / "config.json")), {4, -1});
   const at::Tensor ids = golden.at("ids.padded"), states = golden.at("states.padded");
   const int64_t* first = ids.const_data_ptr<int64_t>();
-  const at::Tensor out = encoder({{{first, first + ids.numel()}, 7}}).at(0);
+  const at::Tensor out = encoder({{{first, first + ids.numel()}, Range{0, 7}}}).at(0);
   EXPECT_LE(relative_error(out.cpu(), at::concat({states[4], states[5]}, 1)), kComponentTolerance);
 }
 

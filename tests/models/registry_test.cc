@@ -194,7 +194,8 @@ TEST(Families, HaveTheirOwnDefaults) {
         {"StableDiffusionXLPipeline", 50, 5.0, 77, false},
         {"LatentConsistencyModelPipeline", 4, 8.5, 77, false},
         {"ZImagePipeline", 50, 5.0, 512, false},
-        {"Flux2KleinPipeline", 50, 4.0, 512, false}}) {
+        {"Flux2KleinPipeline", 50, 4.0, 512, false},
+        {"Flux2Pipeline", 50, 4.0, 512, false}}) {
     const Family& family = find_family(name, "");
     EXPECT_EQ(family.default_steps, steps) << name;
     EXPECT_EQ(family.default_guidance, guidance) << name;
@@ -222,7 +223,8 @@ TEST(Families, ALoneConfigIsOfOneFamily) {
       {"OpenSoraV1_1Pipeline", {{"_class_name", "STDiT2"}}},
       {"OpenSoraPipeline", {{"_class_name", "STDiT3"}}},
       {"ZImagePipeline", {{"_class_name", "ZImageTransformer2DModel"}}},
-      {"Flux2KleinPipeline", {{"_class_name", "Flux2Transformer2DModel"}}}};
+      {"Flux2KleinPipeline", {{"_class_name", "Flux2Transformer2DModel"}, {"guidance_embeds", false}}},
+      {"Flux2Pipeline", {{"_class_name", "Flux2Transformer2DModel"}}}};
   for (const auto& [expected, config] : configs) {
     std::vector<std::string> fitting;
     for (const Family& family : families()) {

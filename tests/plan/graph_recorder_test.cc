@@ -240,7 +240,7 @@ TEST_F(GraphRecording, EachOperationOfQwen3HasAForm) {
   GraphRecorder recorder;
   const models::Qwen3Encoder encoder(weights::Scope(shapes, {.device = at::kMeta}), models::Qwen3Config(json),
                                      {1, -1});
-  recorder.add_result("states", encoder({{{4, 2, 7, 3, 3}, /*valid=*/3}}).at(0));
+  recorder.add_result("states", encoder({{{4, 2, 7, 3, 3}, Range{0, 3}}}).at(0));
   const Graph graph = recorder.take();
   const Program program = stablehlo_program({&graph, 1}, 0, {});
   // Scores of three tokens, which see those before them, and of two of padding.

@@ -66,6 +66,7 @@ constexpr const char* kFlux2Klein4b = R"({"_class_name": "Flux2Transformer2DMode
   "num_single_layers": 20, "num_attention_heads": 24, "joint_attention_dim": 7680, "guidance_embeds": false})";
 constexpr const char* kFlux2Klein9b = R"({"_class_name": "Flux2Transformer2DModel", "num_layers": 8,
   "num_single_layers": 24, "num_attention_heads": 32, "joint_attention_dim": 12288, "guidance_embeds": false})";
+constexpr const char* kFlux2Dev = R"({"_class_name": "Flux2Transformer2DModel"})";  // diffusers' defaults
 
 // The rows of the last layer that give variances. PixArt and STDiT3 sample without them.
 constexpr int64_t kVariances = 16 * 1152 + 16;
@@ -85,7 +86,8 @@ std::vector<PublishedDenoiser> denoisers() {
           {"OpenSora1_2", kStdit3, 1'207'643'972, kVariances + kRotaryFrequencies, 300 * 4096},
           {"ZImage", kZImage, 6'154'908'736, 0},
           {"Flux2Klein4B", kFlux2Klein4b, 3'875'544'576, 0},
-          {"Flux2Klein9B", kFlux2Klein9b, 9'078'581'248, 0}};
+          {"Flux2Klein9B", kFlux2Klein9b, 9'078'581'248, 0},
+          {"Flux2Dev", kFlux2Dev, 32'223'281'152, 0}};
 }
 
 class Parameters : public ::testing::TestWithParam<PublishedDenoiser> {};

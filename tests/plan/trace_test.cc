@@ -88,6 +88,7 @@ std::vector<Subject> subjects() {
           {"ZImage", engine::tiny_z_image, wide_request, at::kFloat, 0},
           {"Flux2Klein", engine::tiny_klein, wide_klein_request, at::kFloat, 0},
           {"Flux2KleinInBf16", engine::tiny_klein, edit_request, at::kBFloat16, 0},
+          {"Flux2Dev", engine::tiny_dev, wide_klein_request, at::kFloat, 1},
           {"OpenSora", engine::tiny_video, video_request, at::kFloat, 1},
           {"OpenSoraInBf16", engine::tiny_video, video_request, at::kBFloat16, 1},
           {"OpenSora1_1", engine::tiny_video_1_1, video_request, at::kFloat, 1}};

@@ -77,6 +77,15 @@ const Model& tiny_klein() {
   return klein_pipeline().model();
 }
 
+const TinyPipeline& dev_pipeline() {
+  static const TinyPipeline pipeline("tiny-flux2-dev");
+  return pipeline;
+}
+
+const Model& tiny_dev() {
+  return dev_pipeline().model();
+}
+
 Request small_request() {
   Request request;
   request.prompts = {"a cat"};

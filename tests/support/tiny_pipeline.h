@@ -36,6 +36,8 @@ const TinyPipeline& z_image_pipeline();
 const Model& tiny_z_image();
 const TinyPipeline& klein_pipeline();
 const Model& tiny_klein();
+const TinyPipeline& dev_pipeline();
+const Model& tiny_dev();
 
 // An image of 32 x 32 pixels in two steps, in fp32.
 Request small_request();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "tests/support/golden.h"
 
 namespace tessera::text {
 namespace {
@@ -52,6 +53,17 @@ TEST(Normalizer, RefusesWhatItDoesNotKnow) {
   expect_refusal([] { normalize(R"({"type":"Replace","content":""})", ""); }, "'pattern' must be an object");
   expect_refusal([] { normalize(R"({"type":"Replace","pattern":{},"content":""})", ""); }, "'Regex'");
   expect_refusal([] { normalize(R"({"type":"Replace","pattern":{"String":"a"}})", ""); }, "'content'");
+}
+
+// Pairs of letters of each category, in each order, and difficult texts.
+TEST(PreTokenizer, SplitsAsTekkenVocabularies) {
+  Json pattern = read_json(golden_folder("mistral_tokenizer") / "tokenizer.json");
+  pattern = pattern.at("pre_tokenizer").at("pretokenizers").at(0);
+  const PreTokenizer tekken(pattern, "file");
+  const Json texts = read_json(golden_folder("mistral_tokenizer") / "pieces.json");
+  EXPECT_GE(texts.size(), 400U);
+  for (const Json& row : texts)
+    EXPECT_EQ(tekken.split(row[0].get<std::string>()), row[1].get<Strings>()) << row[0];
 }
 
 // These are examples of Hugging Face's tokenizers.

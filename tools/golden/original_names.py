@@ -75,6 +75,7 @@ def z_image_original(state):
 
 def flux2_original(state):
     table = {"time_guidance_embed.timestep_embedder.linear_1": "time_in.in_layer", "time_guidance_embed.timestep_embedder.linear_2": "time_in.out_layer",
+             "time_guidance_embed.guidance_embedder.linear_1": "guidance_in.in_layer", "time_guidance_embed.guidance_embedder.linear_2": "guidance_in.out_layer",
              "modulation_img.linear": "modulation_img.lin", "modulation_txt.linear": "modulation_txt.lin", "modulation.linear": "modulation.lin",
              "x_embedder": "img_in", "context_embedder": "txt_in", "proj_out": "final_layer.linear", "norm_out.linear": "final_layer.adaLN_modulation.1"}
     of_double = {"attn.to_out.0": "img_attn.proj", "attn.norm_q.weight": "img_attn.norm.query_norm.scale",

@@ -36,18 +36,19 @@ def write_golden(folder, row, runs, pipeline):
         for kind, output_type in (("latents", "latent"), ("pixels", "pil")):
             made = run.call(pipeline, generator=torch.Generator().manual_seed(tiny.SEED), output_type=output_type)
             is_latents = output_type == "latent"
-            tensors[f"{name}.{kind}"] = made if is_latents else torch.from_numpy(numpy.stack([numpy.asarray(each) for each in made]))
+            tensors[f"{name}.{kind}"] = made.contiguous() if is_latents else torch.from_numpy(numpy.stack([numpy.asarray(each) for each in made]))
     (golden / "runs.json").write_text(json.dumps({"seed": tiny.SEED, "runs": requests}, indent=1) + "\n")
     save_file(tensors, golden / "golden.safetensors")
 
 
-def make(name, row, runs):
-    """Writes a golden: the row's pipeline, and what diffusers makes of it with the requests."""
+def make(name, row, runs, pattern=bpe.QWEN2):
+    """Writes a golden: the row's pipeline, with a vocabulary that splits texts by `pattern`, and what diffusers makes of it with the
+    requests."""
     folder = GOLDEN / name
     shutil.rmtree(folder, ignore_errors=True)
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as published:
-        pipeline = row.build(pathlib.Path(published), bpe.train(41, 60, bpe.QWEN2, "isolated"))
+        pipeline = row.build(pathlib.Path(published), bpe.train(41, 60, pattern, "isolated"))
     pipeline.transformer.to(torch.bfloat16)
     pipeline.save_pretrained(folder)
     pipeline.transformer.to(torch.float32)

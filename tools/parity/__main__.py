@@ -29,7 +29,7 @@ def commands(build, short):
             ["generated", "--tessera", f"{build}/tessera", "--count", str(generated)],
             ["samplers", "--binary", f"{build}/tests/run_samplers", "--count", str(samplers)],
             ["tokenizer", *tokenize], ["bpe_tokenizer", *tokenize], ["z_image", *rows],
-            ["flux2_klein", *rows]]
+            ["flux2_klein", *rows], ["flux2_dev", *rows]]
 
 
 def start(command, output):

@@ -11,6 +11,7 @@ from transformers import CLIPTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 from transformers.utils import logging
 
 from tools.golden import bpe_tokenizer as lines
+from tools.golden import mistral3
 from tools.parity import tokenizer as parity_tokenizer
 
 CLASSES = {"clip": CLIPTokenizer, "qwen2": Qwen2Tokenizer, "file": PreTrainedTokenizerFast}
@@ -96,6 +97,8 @@ def file_folders(root):
     # This splits into characters instead of bytes, most of which are unknown.
     save("file, unknown characters fused", pre_tokenizers.Split(Regex(r"\s+"), "removed"),
          normalizers.Sequence([normalizers.Replace("...", "\u2026"), normalizers.NFC()]), unk_token="~", fuse_unk=True)
+    mistral3.save_tekken(root / "file, as Mistral", *lines.train(34, 1500, mistral3.TEKKEN, "isolated"))
+    save("file, a character for each of Mistral's pieces", pre_tokenizers.Split(Regex(mistral3.TEKKEN), "isolated"), unk_token="~", fuse_unk=True)
     return "file"
 
 

@@ -3,6 +3,7 @@ tools/parity/z_image.py does. Negative prompts go to diffusers as what its pipel
 import dataclasses
 import pathlib
 import tempfile
+import typing
 
 import diffusers
 import numpy as np
@@ -42,6 +43,7 @@ class Row(parity_z_image.Row):
     guidance: float | None = 4.0
     tokens: int | None = 48
     references: tuple = ()  # sizes of pictures, height and width, and how the name ends if not .png
+    takes_guidance: typing.ClassVar[bool] = False  # as an input of the transformer
 
     def request(self):
         return {**super().request(), **({"image": [str(picture(*size)) for size in self.references]} if self.references else {})}
@@ -52,8 +54,8 @@ class Row(parity_z_image.Row):
         count, size = self.heads
         transformer = diffusers.Flux2Transformer2DModel(**{
             "num_attention_heads": count, "attention_head_dim": size, "axes_dims_rope": [size // 4] * 4, "num_layers": self.layers,
-            "num_single_layers": self.singles, "in_channels": self.channels, "timestep_guidance_channels": 16, "guidance_embeds": False,
-            "joint_attention_dim": 3 * text_encoder.config.hidden_size, **self.transformer})
+            "num_single_layers": self.singles, "in_channels": self.channels, "timestep_guidance_channels": 16, "guidance_embeds": self.takes_guidance,
+            "joint_attention_dim": 3 * text_encoder.config.get_text_config().hidden_size, **self.transformer})
         options = {"block_out_channels": (4, 4, 8, 8), "layers_per_block": 1, "norm_num_groups": 4,
                    "latent_channels": self.channels // 4, **self.vae}
         blocks = len(options["block_out_channels"])
@@ -69,8 +71,11 @@ class Row(parity_z_image.Row):
         torch.nn.init.normal_(vae.bn.running_mean)
         torch.nn.init.uniform_(vae.bn.running_var, 0.2, 3)
         name, scheduler = self.scheduler
-        return diffusers.Flux2KleinPipeline(tokenizer=tokenizer, text_encoder=text_encoder, vae=vae, transformer=transformer,
-                                            scheduler=getattr(diffusers, name).from_config(scheduler), is_distilled=self.distilled)
+        return self.pipeline_of(tokenizer=tokenizer, text_encoder=text_encoder, vae=vae, transformer=transformer,
+                                scheduler=getattr(diffusers, name).from_config(scheduler))
+
+    def pipeline_of(self, **parts):
+        return diffusers.Flux2KleinPipeline(**parts, is_distilled=self.distilled)
 
     def call(self, pipeline, latents=None, **options):
         request = self.request()
@@ -206,6 +211,7 @@ ROWS = [
     ranks("--ulysses-degree 2 --no-vae-parallel", "a picture", references=((112, 80),)),
     klein("pictures in other formats", references=((83, 101, ".webp"), (64, 75, ".bmp"))),
     klein("pictures in JPEG", references=((83, 101, ".jpg"), (75, 64, ".jpeg"))),
+    klein("prompts padded at the left", prompts=THREE, negative=EACH, tokenizer={"padding_side": "left"}),
 ]
 
 

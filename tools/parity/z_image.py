@@ -105,7 +105,7 @@ class Row(parity.Row):
             if variant or self.saved in ("fp16", "bf16"):
                 pipeline.to(torch.bfloat16 if self.saved == "bf16" else torch.float16)
             pipeline.save_pretrained(folder, variant=variant, max_shard_size="20KB" if "sharded" in self.saved else "10GB")
-            if self.saved == "published tokenizer":  # vocab.json and merges.txt, with the template in tokenizer_config.json
+            if self.saved.startswith("published tokenizer"):  # vocab.json and merges.txt, with the template in tokenizer_config.json
                 shutil.rmtree(folder / "tokenizer")
                 shutil.copytree(published, folder / "tokenizer")
             if self.saved in FILES:
