@@ -218,7 +218,8 @@ class ZImageForward final : public Forward {
 
   void block(int64_t i, Hidden& hidden) override {
     const int64_t refiners = model_.config_.n_refiner_layers;
-    if (i >= refiners && !has_text(hidden)) {
+    // Without the embedder of texts, what the block before gave has the text, be it none of its tokens.
+    if (i >= refiners && texts_.defined() && !has_text(hidden)) {
       const at::Tensor text = tokens_.local_other(texts_, lengths_);
       if (hidden.size() > 1)
         hidden[1] = at::concat({hidden[1], text}, 1);

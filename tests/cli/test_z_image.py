@@ -3,7 +3,7 @@ import functools
 import json
 import shutil
 
-from files import change_json, read_png, read_safetensors, write_safetensors
+from files import assert_near, change_json, read_latents, read_png, read_safetensors, write_safetensors
 from harness import MODEL as PIXART
 from harness import ROOT
 from tiny_pipeline import TinyPipeline
@@ -27,6 +27,16 @@ def test_z_image_on_many_ranks(box):
         for flags in all_flags:
             TINY.expect_latents(box, name, *flags.split())
     TINY.expect_pictures(box, "limited", "--ring-degree", "2")
+
+
+def test_patches_without_tokens_of_the_text(box):
+    """The third stage gets the text from the second, also of a patch that has none of its tokens."""
+    words = ["a", "--height", "640", "--width", "32", "--num-inference-steps", "3", "--seed", "1", "--output-type", "latent",
+             "--pipefusion-parallel-degree", "3", "--num-pipeline-patch", "40"]
+    ranks, alone = box.folder / "ranks.safetensors", box.folder / "alone.safetensors"
+    TINY.generate(box, *words, "-o", ranks)
+    TINY.generate(box, *words, "--simulate-ranks", "-o", alone)
+    assert_near(read_latents(ranks), read_latents(alone), 1e-4)
 
 
 def test_z_image_in_a_request(box):
