@@ -18,7 +18,7 @@ enum class Phase {
   kLoadTextEncoder,
   kEncode,
   kLoadVideoEncoder,
-  kEncodeFrames,  // of references, which may be pictures, and of the part before in a long video
+  kEncodeFrames,  // of references, which may be pictures, and of the previous part of a long video
   kLoadDenoiser,
   kDenoise,
   kLoadDecoder,
@@ -27,16 +27,16 @@ enum class Phase {
 
 TESSERA_API const char* phase_name(Phase phase);
 
-// Unfinished pictures that are denoised together, as diffusers' callback_on_step_end has them.
+// Unfinished pictures that are denoised together, as diffusers passes them to callback_on_step_end.
 struct Preview {
   int64_t step = 0;     // the step just done, from 0
   double timestep = 0;  // of that step
   at::Tensor
-      latents;  // [N, C, (T,) h, w], fp32, on the CPU, of the N pictures of the group; not to be changed
-  // Likewise, without noise: what the step has predicted of the last latents. With several stages of a
-  // pipeline, the latents.
+      latents;  // [N, C, (T,) h, w], fp32, on the CPU, of the N pictures of the group; must not be modified
+  // Shaped like `latents`, without noise: the step's prediction of the final latents. With several pipeline
+  // stages, it equals `latents`.
   at::Tensor sample;
-  // N, only if asked for: decoded, in the model's size; or sketches.
+  // The N pictures decoded at the model's size, or as sketches; empty unless requested.
   std::vector<Image> images;
   int64_t first_picture = 0;  // the place of the group's first picture in the batch
 };
@@ -45,30 +45,33 @@ struct Preview {
 struct Observer {
   std::function<void(Phase)> started;
   std::function<void(Phase, double seconds)> finished;
-  // Counts the steps of all groups in kDenoise, from 0, or from the last number again, when all is done that
-  // comes once before a group's steps; and in kDecode pictures or the frames of all videos.
+  // Counts the steps of all groups in kDenoise, starting from 0 (or repeating the last number) once the work
+  // that precedes a group's steps is done. In kDecode it counts pictures, or the frames of all videos.
   std::function<void(Phase, int64_t done, int64_t total)> progressed;
   // Called on rank 0 of the world with frames of a video, in order, as they are decoded: 8 bits, [F, H, W,
-  // 3], on the CPU. The videos of a group come one after the other, in each part of long videos.
+  // 3], on the CPU. The videos of a group follow each other, within each part of long videos.
   std::function<void(int64_t video, const at::Tensor& frames)> decoded;
-  // Called on rank 0 of the world with each picture of the batch, in order: of each group its own as they are
-  // decoded, those of other replicas when all are. What this and `decoded` take counts as Seconds::write.
+  // Called on rank 0 of the world with each picture of the batch, in order. Within a group, its own pictures
+  // come as they are decoded, those of other replicas when all are decoded. The time spent here and in
+  // `decoded` counts as Seconds::write.
   std::function<void(int64_t picture, const Image& image)> decoded_image;
   // Called after this rank has taken patches [first, first + count) through its blocks in a step, for
   // timelines.
   std::function<void(int64_t step, int64_t first, int64_t count, std::chrono::steady_clock::time_point begin,
                      std::chrono::steady_clock::time_point end)>
       computed;
-  // Called on rank 0 of the world after every `preview_every` steps (0: never); the setting of other ranks is
-  // ignored. For each preview the ranks that hold parts of the pictures send them, and a pipeline drains.
+  // Called on rank 0 of the world after every `preview_every` steps (0: never); the setting on other ranks is
+  // ignored. For each preview, the ranks that hold parts of the pictures send them, and a pipeline drains.
   std::function<void(const Preview&)> previewed;
   int64_t preview_every = 0;
-  bool preview_images = false;  // decodes all pictures, with the decoder beside the denoiser in memory
-  // Otherwise: makes approximate pictures of Preview::sample, at most 256 pixels high or wide, by a matrix
-  // that takes the channels of latents to colours. The first time it is found, by decoding a small picture.
+  bool preview_images = false;  // decodes all pictures, which keeps the decoder in memory beside the denoiser
+  // If preview_images is off: makes approximate pictures of Preview::sample, at most 256 pixels high or wide,
+  // with a matrix that maps the channels of latents to colours. The first preview determines the matrix by
+  // decoding a small picture.
   bool preview_sketches = false;
-  // Asked before every phase, step and picture and after every phase; true ends the run with Cancelled. It
-  // may read what another thread sets (an atomic). With several ranks, only rank 0 is asked.
+  // Asked before every phase, step and picture and after every phase; if it returns true, the run ends with
+  // Cancelled. It may read a value that another thread sets (an atomic). With several ranks, only rank 0 is
+  // asked.
   std::function<bool()> cancelled;
 };
 

@@ -9,9 +9,9 @@
 
 namespace tessera {
 
-// Traces a run of the request on `rank`, or on all ranks, from shapes alone: no weight is read, and no other
-// rank is needed. Returns the JSON text that `tessera trace` writes (docs/trace.md), and that
-// `tessera analyze` reads. Without prompts, it traces the longest that the model takes. Throws Error as
+// Traces a run of the request on `rank`, or on all ranks, using only shapes: no weight is read, and no other
+// rank is needed. Returns the JSON text that `tessera trace` writes (docs/trace.md), and that `tessera
+// analyze` reads. Without prompts, it traces the longest prompt that the model accepts. Throws Error as
 // Engine does.
 TESSERA_API std::string trace(const EngineOptions& options, const Request& request,
                               std::optional<int64_t> rank = std::nullopt);

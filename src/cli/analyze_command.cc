@@ -84,7 +84,7 @@ const Fields<AnalyzeArguments>& analyze_fields() {
   return table;
 }
 
-// The options that go with what is analyzed.
+// The options that make sense for what is analyzed.
 std::vector<std::string> options_of(const AnalyzeArguments& arguments) {
   if (arguments.what == "report") {
     if (arguments.machine.empty()) return {"output"};
@@ -135,8 +135,8 @@ void require_operands(const AnalyzeArguments& arguments, const Json& given) {
   }
 }
 
-// The link between devices that the arguments choose, with a bandwidth. Throws Error(kInput) when the machine
-// has none.
+// Returns the link between devices that the arguments choose, which has a bandwidth. Throws Error(kInput) if
+// the machine has none.
 plan::Link chosen_link(const AnalyzeArguments& arguments, const plan::Machine& machine) {
   plan::Link link = plan::find_link(machine, arguments.link);
   if (arguments.link_gb_per_s) link.bandwidth = *arguments.link_gb_per_s * 1e9;
@@ -146,7 +146,7 @@ plan::Link chosen_link(const AnalyzeArguments& arguments, const plan::Machine& m
   return link;
 }
 
-// The steps of the run that is estimated: those of the arguments, or of the trace. Throws Error(kUsage) for
+// Returns the steps of the estimated run: those of the arguments, or of the trace. Throws Error(kUsage) for
 // fewer than were traced.
 int64_t chosen_steps(const AnalyzeArguments& arguments, const plan::Trace& trace, const std::string& path) {
   const int64_t steps = arguments.num_inference_steps.value_or(trace.steps);
@@ -209,7 +209,7 @@ std::string balance_text(const plan::CostedTrace& costed) {
                                        costed.busiest().rank, times);
 }
 
-// The answer: how long the run takes, and of what.
+// Prints the answer: how long the run takes, and what takes the time.
 void print_run(const plan::CostedTrace& costed) {
   const plan::Trace& trace = *costed.trace;
   if (!costed.run) {
@@ -279,7 +279,7 @@ void print_several(const AnalyzeArguments& arguments, const std::vector<plan::Co
   }
 }
 
-// How long the ranks of traces take on a machine: the analysis of one, or a table of several.
+// Prints how long the ranks of traces take on a machine: the analysis of one trace, or a table of several.
 void print_trace_hardware(const AnalyzeArguments& arguments) {
   const auto costs =
       std::make_shared<plan::OperationCosts>(plan::read_machine(plan::find_machine(arguments.machine)));
@@ -316,7 +316,7 @@ struct Subject {
   std::optional<plan::Exchange> exchange;
 };
 
-constexpr int64_t kSteps = 30;  // of Open-Sora 1.2 by default
+constexpr int64_t kSteps = 30;  // the default of Open-Sora 1.2
 
 std::string choose_dtype(const plan::Machine& machine, const std::optional<std::string>& asked) {
   if (asked) return *asked;
@@ -428,7 +428,7 @@ void write_report(const AnalyzeArguments& arguments) {
   }
   std::optional<plan::Machine> machine;
   if (!arguments.machine.empty()) machine = plan::read_machine(plan::find_machine(arguments.machine));
-  // A report draws messages over the first link.
+  // A report assigns messages to the first link.
   if (arguments.link || arguments.link_gb_per_s) machine->links = {chosen_link(arguments, *machine)};
   if (job::write_result(path, plan::report_html(traces, machine))) fmt::print("{}\n", path);
 }

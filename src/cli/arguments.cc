@@ -118,7 +118,7 @@ void add_generate_options(FieldOptions& options) {
                "seed", "negative_prompt"});
 }
 
-// A mesh takes the degrees, and what the shares of a model depend on.
+// A mesh takes the degrees, and the options that a model's shares depend on.
 void add_mesh_options(FieldOptions& options) {
   FieldList fields = fields_of(mesh_fields());
   append(fields, engine::request_fields(), [](const FieldInfo& info) {
@@ -137,7 +137,7 @@ void add_calibrate_options(FieldOptions& options) {
   options.add(fields_of(calibrate_fields()));
 }
 
-// A trace takes what says which operations run. Its ranks are traced, not simulated.
+// A trace takes the options that determine which operations run. Its ranks are traced, not simulated.
 void add_trace_options(FieldOptions& options) {
   FieldList fields = fields_of(trace_fields(), engine::request_fields());
   append(fields, job::run_fields(), [](const FieldInfo& info) { return info.group == FieldGroup::kModel; });

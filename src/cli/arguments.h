@@ -1,4 +1,4 @@
-// The commands' arguments, and the command line that gives them.
+// The arguments of the commands, and the command line that sets them.
 #pragma once
 
 #include <optional>
@@ -24,13 +24,13 @@ struct MeshArguments {
 
 // What each rank of a run would do, from shapes alone.
 struct TraceArguments {
-  // Without prompts: the longest that the model takes. The model may be a denoiser alone.
+  // Without prompts, the longest prompt that the model accepts is traced. The model may be a denoiser alone.
   job::GenerateArguments run;
   std::optional<std::string> stablehlo;  // a file ending in .mlir
-  std::optional<std::string> part;       // of the model, as a program
-  std::optional<std::string> sharding;   // "sdy": of one program for all ranks
+  std::optional<std::string> part;       // the part of the model that becomes a program
+  std::optional<std::string> sharding;   // "sdy": one program for all ranks, with shardings
   std::optional<std::string> mesh;       // "2x4": of these
-  std::optional<std::string> stages;     // "0-13,14-27": blocks of a program each
+  std::optional<std::string> stages;     // "0-13,14-27": the blocks of each program
   bool sequence_parallel = false;        // of these
   std::optional<std::string> rank;       // a number, or "all"
   std::optional<std::string> output;
@@ -41,26 +41,26 @@ struct AnalyzeArguments {
   std::string what;  // "hardware", a view of a trace (plan/trace_views.h), or "report"
   // Files: one for a view, any number for hardware, one or more for a report.
   std::vector<std::string> traces;
-  std::optional<int64_t> rank;        // of a view, or of hardware
+  std::optional<int64_t> rank;        // the rank of a view, or of hardware
   std::optional<std::string> output;  // of a report
   std::string machine;  // a file, or the name of a machine that ships; may be empty for a report
   std::optional<std::string> dtype, link;
   std::optional<double> link_gb_per_s;
   int64_t dies = 1;
-  int64_t top = 15;  // rows of a table of operators for people; 0 for all
+  int64_t top = 15;  // rows of a table of operators in the text output; 0 for all
   int64_t num_frames = 0, height = 0, width = 0, batch = 2;
   std::optional<int64_t> num_inference_steps;
   bool json = false, csv = false;
 };
 
 struct PlanArguments {
-  // Degrees ask for the prediction of their layout, instead of a search.
+  // If degrees are given, their layout is predicted instead of a search.
   job::GenerateArguments run;
   std::optional<int64_t> devices;
   std::string machine;  // a file, or the name of a machine that ships
   std::optional<std::string> link;
   std::optional<double> link_gb_per_s;
-  std::optional<double> memory_limit;  // GiB of a device
+  std::optional<double> memory_limit;  // GiB per device
   std::string max_staleness = "any";   // "none", "any", or a number of steps
   std::optional<int64_t> images;
   std::optional<double> requests_per_minute;  // at a server
@@ -72,14 +72,14 @@ struct CompareArguments {
   bool train = false, json = false, csv = false;
 };
 
-// What is measured of this host, for a machine file.
+// What to measure on this host, for a machine file.
 struct CalibrateArguments {
   std::optional<std::string> output;
-  // A table of measured runs or recordings of runs, and the machine that is fitted to them instead of
-  // measuring this host.
+  // A table of measured runs, or recordings of runs, and the machine that is fitted to them; this host is not
+  // measured then.
   std::optional<std::string> from_table, machine;
   std::vector<std::string> from_records;
-  std::optional<int64_t> threads, nproc;  // of a rank; the most ranks
+  std::optional<int64_t> threads, nproc;  // threads of a rank; the largest number of ranks
   std::optional<at::ScalarType> dtype;
   std::optional<double> seconds;
   bool quiet = false;
@@ -99,9 +99,9 @@ using Command =
     std::variant<job::GenerateArguments, ModelsArguments, MeshArguments, TraceArguments, AnalyzeArguments,
                  PlanArguments, CompareArguments, CalibrateArguments, serve::ServeOptions, ShowText>;
 
-// `arguments` lacks the program's name. Dashes and underscores are the same in the names of options, so that
-// xDiT's spelling works too. Throws Error(kUsage) with one line that names the option and the valid values;
-// for an unknown option or command it names the nearest known one.
+// `arguments` lacks the program's name. Dashes and underscores are interchangeable in the names of options,
+// so xDiT's spelling works too. Throws Error(kUsage) with one line that names the option and the valid
+// values; for an unknown option or command it names the nearest known one.
 Command parse_arguments(const std::vector<std::string>& arguments);
 
 }  // namespace tessera::cli

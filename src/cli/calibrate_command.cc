@@ -59,7 +59,7 @@ const Fields<CalibrateArguments>& calibrate_fields() {
 
 namespace {
 
-// Writes the machine that fits measured runs, and tells how well each is met.
+// Writes the machine that fits the measured runs, and prints how closely it fits each of them.
 void calibrate_from_runs(const CalibrateArguments& arguments, const std::string& path) {
   const char* const given_as = arguments.from_table ? "from_table" : "from_records";
   if (arguments.from_table && !arguments.from_records.empty())
@@ -86,7 +86,8 @@ void calibrate_from_runs(const CalibrateArguments& arguments, const std::string&
   if (is_file) fmt::print("{}\n", path);
 }
 
-// Ranks that share cores wait for each other: that takes minutes, and tells nothing of the processor.
+// Ranks that share cores wait for each other: measuring them takes minutes and reveals nothing about the
+// processor.
 void require_cores(const plan::CalibrationOptions& options, int64_t cores) {
   if (options.threads > cores)
     usage_error(field("threads"), "is {}, more than the {} that there are", options.threads,

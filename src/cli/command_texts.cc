@@ -19,7 +19,7 @@ struct Option {
   CompletionValues values;
 };
 
-// The names that a field takes beside others, in whatever command.
+// The names that a field accepts besides other values, in any command.
 std::vector<std::string> known_names(const std::string& field) {
   std::vector<std::string> names;
   if (field == "scheduler") {
@@ -38,7 +38,7 @@ std::vector<Option> options_of(const CLI::App& command, const CommandCompletion&
     Option made{{}, option->get_description(), option->get_items_expected_max() > 0, {}};
     for (const std::string& name : option->get_snames()) made.names.push_back("-" + name);
     for (const std::string& name : option->get_lnames()) made.names.push_back("--" + name);
-    if (made.names.empty()) continue;  // prompts, a model's folder
+    if (made.names.empty()) continue;  // prompts, the folder of a model
     std::replace(made.help.begin(), made.help.end(), '\n', ' ');
     if (const FieldInfo* const info = completion.options->field_of(*option)) {
       made.values.files = info->unit == "FILE" || info->unit == "FOLDER" || info->unit.starts_with("PATH");
@@ -92,7 +92,7 @@ std::string bash(const CLI::App& app, const Commands& commands) {
         "      elif [ \"$COMP_CWORD\" = 2 ]; then {}\n      else {}; fi ;;\n",
         command->get_name(), in_quotes(words), bash_values(completion.first), bash_values(completion.others));
   }
-  // Bash makes a word of the = in --name=value. Names of options may be spelled with underscores.
+  // Bash splits --name=value at the =. Names of options may be spelled with underscores.
   return fmt::format(R"(_tessera() {{
   local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
   if [ "$COMP_CWORD" = 1 ]; then
@@ -186,7 +186,8 @@ std::string fish(const CLI::App& app, const Commands& commands) {
 
 constexpr const char* kDate = "November 2026";
 
-// Returns the text as roff prints it: backslashes and dashes are characters, and no line is a request.
+// Returns the text such that roff prints it unchanged: backslashes and dashes are characters, and no line is
+// a request.
 std::string roff(const std::string& text) {
   std::string result;
   bool begins = true;
@@ -204,7 +205,7 @@ std::string roff(const std::string& text) {
   return result;
 }
 
-// A command line that is longer than a page is wide goes on in the next line, as a shell takes it.
+// A command line that is wider than a page continues on the next line, in the way that shells accept.
 std::string command_line(const std::string& text) {
   constexpr size_t kWidth = 64;
   std::string result, line;
@@ -235,7 +236,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) {
-    // A command line that goes on in the next line of the help.
+    // A command line that continues on the next line of the help.
     if (!lines.empty() && lines.back().ends_with('\\')) {
       lines.back().resize(lines.back().size() - 1);
       line = lines.back() + line.substr(line.find_first_not_of(' '));
@@ -246,8 +247,8 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// The text below the options of a help: paragraphs are filled, command lines are not, and an indented line
-// with a gap in it is a term and what it means.
+// The text below the options in a help: paragraphs are filled, command lines are not, and an indented line
+// with a gap in it is a term with its meaning.
 std::string body(const std::string& text) {
   std::string result = ".PP\n";
   bool in_commands = false, in_term = false;
@@ -279,7 +280,7 @@ std::string option_entry(const CLI::Option& option) {
   std::vector<std::string> names;
   for (const std::string& name : option.get_snames()) names.push_back(roff("-" + name));
   for (const std::string& name : option.get_lnames()) names.push_back(roff("--" + name));
-  if (names.empty()) names.push_back(roff(option.get_name()));  // prompts, a model's folder
+  if (names.empty()) names.push_back(roff(option.get_name()));  // prompts, the folder of a model
   const std::string value = option.get_items_expected_max() > 0 ? option.get_type_name() : "";
   return fmt::format(".TP\n\\fB{}\\fR{}\n{}\n", fmt::join(names, "\\fR, \\fB"),
                      value.empty() ? "" : " \\fI" + roff(value) + "\\fR", roff(option.get_description()));
@@ -301,7 +302,7 @@ std::string command_section(const CLI::App& command) {
   return section;
 }
 
-// What a command takes: its operands, then options.
+// The arguments of a command: its operands, then options.
 std::string synopsis_of(const CLI::App& command) {
   std::string line = fmt::format(".B tessera {}\n", roff(command.get_name()));
   for (const CLI::Option* option : command.get_options()) {

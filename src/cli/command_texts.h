@@ -17,14 +17,15 @@ struct CompletionValues {
   bool files = false;
 };
 
-// The options of a command, and what the words may be that are none: the first after the command, and others.
+// The options of a command, and the possible values of words that are not options: of the first after the
+// command, and of the others.
 struct CommandCompletion {
   const FieldOptions* options = nullptr;
   CompletionValues first = {}, others = {};
 };
 
-// Returns the script for one of the shells: commands, options, and their values that are few, names of what
-// ships, or files. `app` has all commands.
+// Returns the script for one of the shells: commands, options, and values of options: a few words, names of
+// things that ship, or files. `app` has all commands.
 std::string completion_script(const CLI::App& app, const std::map<std::string, CommandCompletion>& commands,
                               const std::string& shell);
 

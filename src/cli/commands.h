@@ -13,19 +13,18 @@
 namespace tessera::cli {
 
 // Generates pictures, writes the files and prints their paths on stdout; starts the ranks if there are
-// several. Returns the exit code; the message of a failed rank is already printed. Throws Error and
+// several. Returns the exit code; the message of a failed rank has already been printed. Throws Error and
 // engine::Cancelled.
 int run_generate(const job::GenerateArguments& arguments);
 
-// Runs as one of several ranks that a launcher has started. `arguments` gives those of this rank's command
-// line, or throws what is wrong with it. That of rank 0 counts, whatever the others have; only --timeout,
-// --interface and
-// --no-shared-memory are read by each rank for itself. Ends the process.
+// Runs as one of several ranks that a launcher has started. `arguments` returns those of this rank's command
+// line, or throws the error in it. The command line of rank 0 counts, whatever the others are; each rank
+// reads only --timeout, --interface and --no-shared-memory from its own. Ends the process.
 [[noreturn]] void run_generate_as_rank(const std::function<job::GenerateArguments()>& arguments,
                                        const comm::Rendezvous& place);
 
-// Prints what is in a checkpoint and whether it can run, or, without a model, those that ship. Returns 0 when
-// it can, 3 when not. Throws Error(kInput) when the folder is no checkpoint at all.
+// Prints what is in a checkpoint and whether it can run; without a model, prints the models that ship.
+// Returns 0 if it can run, otherwise 3. Throws Error(kInput) if the folder is not a checkpoint at all.
 int run_models(const ModelsArguments& arguments);
 const Fields<ModelsArguments>& models_fields();  // the first is an operand
 
@@ -43,20 +42,21 @@ std::vector<std::string> analyze_subjects();
 void add_analyze_options(FieldOptions& options);
 AnalyzeArguments analyze_arguments(const FieldOptions& options);
 
-// Prints the analysis. Throws Error(kInput) for a machine file that is wrong or lacks what is asked for.
+// Prints the analysis. Throws Error(kInput) for a machine file that is wrong or lacks a requested figure.
 void run_analyze(const AnalyzeArguments& arguments);
 
 extern const char* const kPlanFooter;
 void add_plan_options(FieldOptions& options);
 PlanArguments plan_arguments(const FieldOptions& options);
 
-// Chooses what the arguments leave open and the machine tells: the device, and the dtype.
+// Takes from the machine what the arguments leave open: the device and the dtype.
 void take_from_machine(PlanArguments& arguments, const plan::Machine& machine);
 
-// Prints the soonest layouts, what the given one takes, or how a server deals its devices. Throws Error.
+// Prints the fastest layouts, the time of the given layout, or how to divide a server's devices. Throws
+// Error.
 void run_plan(const PlanArguments& arguments);
 
-const Fields<CompareArguments>& compare_fields();  // beside the sizes
+const Fields<CompareArguments>& compare_fields();  // besides the sizes
 
 // Prints what each parallel method makes a rank send, hold and compute (plan/comparison.h). Throws
 // Error(kUsage) for sizes whose results are too large.
@@ -66,15 +66,15 @@ extern const char* const kCalibrateFooter;
 const Fields<CalibrateArguments>& calibrate_fields();
 
 // Measures this host or fits a machine to runs, writes a machine file (docs/planning.md) and prints its path.
-// Returns the exit code; the message of a rank that failed is already printed. Throws Error.
+// Returns the exit code; the message of a failed rank has already been printed. Throws Error.
 int run_calibrate(const CalibrateArguments& arguments);
 
 extern const char* const kServeFooter;
 void add_serve_options(FieldOptions& options);
 serve::ServeOptions serve_options(const FieldOptions& options);
 
-// Runs a server until it is told to end, and prints where it listens. Returns the exit code; the message is
-// already printed. Throws Error.
+// Runs a server until it is asked to end, and prints where it listens. Returns the exit code; the message has
+// already been printed. Throws Error.
 int run_serve(const serve::ServeOptions& options);
 
 }  // namespace tessera::cli

@@ -152,7 +152,7 @@ void print_quantities(const std::vector<Quantity>& quantities) {
   fmt::print("\n");
 }
 
-// A * marks what can travel while the rank computes.
+// A * marks data that can travel while the rank computes.
 std::string sent_text(const Method& method, bool activations) {
   bool overlaps = true;
   for (const plan::Traffic& each : method.traffic)
@@ -199,7 +199,7 @@ void print_row(const Method& method, bool train) {
   }
 }
 
-// The methods that have a remark, by it, in the order of their first ones.
+// The methods that share a remark, by remark, in the order of the first method of each.
 class Remarks {
  public:
   void add(const std::string& name, const std::string& remark) {
@@ -219,7 +219,7 @@ class Remarks {
   std::vector<std::pair<std::string, std::vector<std::string>>> all_;
 };
 
-// What is not said by the table: how often a rank sends, and by which formula.
+// Prints what the table leaves out: how often a rank sends, and by which formula.
 void print_formulas(const Method& method, bool train) {
   std::string name = method.name;
   const auto print_formula = [&](const std::string& what, const std::string& how,

@@ -12,11 +12,12 @@
 namespace tessera::cli {
 namespace {
 
-// The letters of the options that have one.
+// The options that also have a letter.
 const std::map<std::string, std::string> kLetters = {{"output", "-o,"}, {"quiet", "-q,"}};
 
-// More words than a command line has. CLI11 gives an operand of at least so many each word that is left, as
-// it is; one of any number would be given the parts of a word such as "[a, b]".
+// More words than any command line has. CLI11 passes to an operand that takes at least this many all
+// remaining words unchanged; to an operand that takes any number, it would pass the parts of a word such as
+// "[a, b]".
 constexpr int kAllWords = 1 << 28;
 
 std::string dashed(std::string name) {
@@ -29,7 +30,7 @@ std::string without_use(const std::string& name) {
   return name.starts_with("use_") ? name.substr(4) : name;
 }
 
-// Returns the number, or the text if it is none; check_value() then says what is expected.
+// Returns the number, or the text if it is not one; check_value() then reports what is expected.
 template <typename Number>
 Json number_in(const std::string& text) {
   Number value{};
@@ -89,7 +90,7 @@ std::string title(FieldGroup group) {
   return "";
 }
 
-// Where the help has a group: what is for videos alone comes after what is for both.
+// The position of a group in the help: options only for videos come after those for both.
 int place(FieldGroup group) {
   if (group == FieldGroup::kSampling) return static_cast<int>(FieldGroup::kVideo);
   if (group == FieldGroup::kVideo) return static_cast<int>(FieldGroup::kSampling);
@@ -122,7 +123,7 @@ bool takes_value(const CLI::Option& option) {
   return option.get_items_expected_max() > 0;
 }
 
-// "-qo": letters of which the first is a flag.
+// "-qo": several letters, the first of which is a flag.
 bool is_cluster(const std::string& word, const CLI::App& app) {
   if (word.size() < 3 || word[0] != '-' || word[1] == '-' || word[2] == '=') return false;
   const CLI::Option* const flag = app.get_option_no_throw(word.substr(0, 2));
@@ -133,7 +134,7 @@ bool is_list(const FieldInfo* info) {
   return info && (info->kind == FieldKind::kIntegers || info->kind == FieldKind::kNumbers);
 }
 
-// Whether a word is hardly meant as a prompt behind a flag: "2", "true".
+// Whether a word after a flag is unlikely to be a prompt: "2", "true".
 bool is_setting(const std::string& word) {
   static const std::vector<std::string> switches = {"true", "false", "yes", "no", "on", "off"};
   return is_number(word) || std::find(switches.begin(), switches.end(), word) != switches.end();
@@ -147,7 +148,7 @@ bool begins_with_foreign_dash(const std::string& word) {
   });
 }
 
-// What other programs call an option.
+// The names of options in other programs.
 const std::map<std::string, std::string> kOtherNames = {{"--steps", "--num-inference-steps"},
                                                         {"--sampling-steps", "--num-inference-steps"},
                                                         {"-s", "--num-inference-steps"},
@@ -195,7 +196,7 @@ const std::map<std::string, std::string> kOtherNames = {{"--steps", "--num-infer
                                                         {"--tp", "--tensor-parallel-degree"},
                                                         {"-t", "--threads"}};
 
-// Options of other programs for what cannot be done here yet.
+// Options of other programs for things that are not supported here yet.
 const std::map<std::string, std::string> kNotHere = {{"--lora", "LoRA files"},
                                                      {"--lora-scale", "LoRA files"},
                                                      {"--lora-dir", "LoRA files"},
@@ -266,12 +267,13 @@ CLI::Option& FieldOptions::add_value(const FieldInfo& info, const std::string& n
   const std::string help = help_of(info);
   CLI::Option& option = *app_.add_option(names, help)->type_name(info.unit);
   fields_[&option] = &info;
-  // The last of several numbers counts, as in scripts that add to a command line; no file is left out unsaid.
+  // If a number is given several times, the last one counts, as in scripts that append to a command line; but
+  // a file is never ignored silently.
   const bool is_file = info.name == "prompt_file" || info.name == "request" || info.name == "output";
   option.multi_option_policy(info.kind == FieldKind::kTexts ? CLI::MultiOptionPolicy::TakeAll
                              : is_file                      ? CLI::MultiOptionPolicy::Throw
                                                             : CLI::MultiOptionPolicy::TakeLast);
-  // Words behind the value of another option are prompts, where there are prompts.
+  // Words after the value of another option are prompts, if the command takes prompts.
   option.allow_extra_args(info.kind == FieldKind::kTexts && info.unit.ends_with("..."));
   return option;
 }
@@ -290,7 +292,7 @@ void FieldOptions::add_flag(const FieldInfo& info, const std::string& group) {
 std::optional<std::string> FieldOptions::parse(const std::vector<std::string>& arguments) {
   const std::string name = app_.get_name(), program = app_.get_parent() ? app_.get_parent()->get_name() : "";
   std::vector<std::string> reversed = words(arguments);
-  std::reverse(reversed.begin(), reversed.end());  // as CLI11 takes them
+  std::reverse(reversed.begin(), reversed.end());  // the order that CLI11 expects
   try {
     app_.parse(reversed);
   } catch (const CLI::CallForHelp&) {
@@ -318,9 +320,10 @@ std::optional<std::string> FieldOptions::parse(const std::vector<std::string>& a
   return std::nullopt;
 }
 
-// CLI11 parses a command line but for this: dashes of names may be underscores, as in xDiT; "--name=" gives
-// an empty value, "-o=FILE" FILE, and "--flag=x" is refused; a list is the numbers behind its option, not all
-// words. A value is left alone, whatever it looks like. Words behind "--" are prompts, and meant as such.
+// CLI11 parses the command line, except for the following: dashes in names may be underscores, as in xDiT;
+// "--name=" gives an empty value, "-o=FILE" gives FILE, and "--flag=x" is refused; a list ends where the
+// numbers after its option end. Values are left alone, whatever they look like. Words after "--" are prompts,
+// without the check for accidental prompts.
 std::vector<std::string> FieldOptions::words(const std::vector<std::string>& arguments) const {
   std::vector<std::string> words;
   const auto end = arguments.end();
@@ -362,7 +365,7 @@ void FieldOptions::require_meant_prompts() const {
     if (word == "-")
       usage_error(field("prompt"), "a lone - is no prompt; {} - reads prompts from standard input",
                   field("prompt_file"));
-    if (word.starts_with("-")) refuse_unknown(word);  // as "-.5", which CLI11 takes for an operand
+    if (word.starts_with("-")) refuse_unknown(word);  // such as "-.5", which CLI11 takes for an operand
     if (begins_with_foreign_dash(word))
       usage_error(field("prompt"),
                   "'{}' begins with a dash that is none of the keyboard; options begin with --",

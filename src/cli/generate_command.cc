@@ -31,7 +31,7 @@ job::MessageOptions own_message_options(const std::function<job::GenerateArgumen
 }  // namespace
 
 int run_generate(const job::GenerateArguments& arguments) {
-  // Standard input may be a terminal that waits for a text, and a plan takes its time.
+  // Standard input may be a terminal that waits for text, and planning takes time.
   launch::end_at_first_interrupt();
   job::GenerateArguments whole;
   try {
@@ -41,7 +41,7 @@ int run_generate(const job::GenerateArguments& arguments) {
   }
   launch::end_between_steps(/*quiet=*/false);
   const job::Job job = [&] {
-    const ComputesAlone alone;  // the ranks that it plans may be forks of this process
+    const ComputesAlone alone;  // the planned ranks may be forks of this process
     job::Job planned = job::plan_job(whole, std::nullopt);
     job::require_outputs(planned);
     const job::Progress progress(/*quiet=*/true, option_name);  // prints warnings
@@ -82,9 +82,9 @@ void run_generate_as_rank(const std::function<job::GenerateArguments()>& argumen
     exit_code = refused.exit_code;
   } catch (...) {
     launch::Failure failure = launch::current_failure();
-    // All ranks end where rank 0 ends, which says so.
+    // All ranks end when rank 0 ends, and rank 0 reports it.
     if (failure.exit_code == launch::kInterrupted && place.rank != 0) ::_exit(failure.exit_code);
-    // Where a peer is at fault, its rank stands first.
+    // If a peer is at fault, the message begins with its rank.
     failure.message =
         failure.peer ? fmt::format("{}, reported by rank {} {}", failure.message, place.rank, status.place())
         : failure.exit_code == static_cast<int>(ErrorKind::kUsage)

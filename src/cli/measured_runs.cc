@@ -30,7 +30,7 @@ constexpr uint64_t kMostTableBytes = 16 << 20;
 constexpr std::array kColumns = {"model", "height",  "width", "frames", "steps",
                                  "batch", "devices", "flags", "seconds"};
 
-// The cells of a line, of which some may be in double quotes.
+// Returns the cells of a line; some may be in double quotes.
 std::vector<std::string> cells_of(const std::string& line) {
   std::vector<std::string> cells(1);
   bool is_quoted = false;
@@ -156,11 +156,11 @@ plan::MeasuredRun run_of(const std::string& path, const Line& line, const std::s
   return run;
 }
 
-// A run counts as missed where the fit is so many times too long or too short. Of the fits to published runs
+// A run counts as missed if the fit is too long or too short by this factor. Among the fits to published runs
 // that ship, the worst rows are 1.25 and 1 / 1.28.
 constexpr double kMuch = 1.35;
 
-// What all records of a fit have in common, which the first of them tells.
+// What all records of a fit have in common, taken from the first of them.
 struct Common {
   std::string path;
   plan::RecordedOn on;

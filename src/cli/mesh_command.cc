@@ -64,7 +64,7 @@ struct Share {
 };
 
 uint64_t weights_bytes(const MeshSubject& subject, const comm::TensorGroups& tensor_groups, Range blocks) {
-  // Nothing is read on the meta device.
+  // The meta device reads nothing.
   models::LoadOptions options{{*subject.settings.request.dtype, at::kMeta, tensor_groups}, blocks};
   options.may_lack_weights = true;
   models::LoadStatistics statistics;

@@ -25,15 +25,16 @@
 namespace tessera::cli {
 namespace {
 
-// A part as model_index.json names it, ["library", "Class"]; no names where a pipeline goes without it.
+// A part as model_index.json names it, ["library", "Class"]; both names are empty if a pipeline does without
+// it.
 struct Part {
   std::filesystem::path folder;
   std::string library, class_name;
 };
 
 struct WeightFiles {
-  bool any = false;     // of weights in the format that is read
-  bool others = false;  // in formats that are not (.bin, .ckpt, ...)
+  bool any = false;     // whether there are weights in the format that is read
+  bool others = false;  // whether there are weights in other formats (.bin, .ckpt, ...)
 };
 
 WeightFiles find_weight_files(const std::filesystem::path& folder) {
@@ -53,7 +54,7 @@ struct Weights {
   std::shared_ptr<weights::TensorFile> single_file;  // see models::LoadOptions
 };
 
-// What is known of the weights of one part.
+// What is known about the weights of one part.
 struct Held {
   uint64_t parameters = 0, bytes = 0;
   std::string dtype;
@@ -67,21 +68,21 @@ struct PartRow {
   std::string state;  // "missing", "damaged", ...
 };
 
-// What a denoiser is given in a step, for one picture and one branch of guidance.
+// The inputs of a denoiser in a step, for one picture and one branch of guidance.
 using Inputs = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 
 struct Description {
   std::string path, class_name;
   std::vector<PartRow> parts;
   std::vector<std::string> warnings;
-  std::string summary;   // empty when it cannot run
-  Inputs inputs;         // by default; none when it cannot run
-  std::string obstacle;  // empty when it can
+  std::string summary;   // empty if it cannot run
+  Inputs inputs;         // with default settings; none if it cannot run
+  std::string obstacle;  // empty if it can
 };
 
 Held measure(const weights::Checkpoint& checkpoint) {
   Held held{.dtype = engine::dtype_name(at::kFloat), .files = checkpoint.num_files()};
-  std::map<std::string, uint64_t> bytes;  // by the form of the numbers
+  std::map<std::string, uint64_t> bytes;  // by number format
   for (const std::string& key : checkpoint.keys()) {
     const weights::TensorEntry& entry = checkpoint.entry(key);
     uint64_t count = 1;
@@ -97,7 +98,7 @@ Held measure(const weights::Checkpoint& checkpoint) {
   return held;
 }
 
-// Fills in what is said of a part's weights. Throws Error if they are damaged.
+// Fills in the description of a part's weights. Throws Error if they are damaged.
 void describe_weights(PartRow& row, const Weights& weights) {
   const Part& part = row.part;
   row.state.clear();
@@ -116,7 +117,7 @@ void describe_weights(PartRow& row, const Weights& weights) {
   }
 }
 
-// What is wrong with the part is added to `damages`.
+// Adds to `damages` what is wrong with the part.
 PartRow describe_part(const std::string& name, Part part, const Weights& weights,
                       std::vector<std::string>& damages) {
   const bool is_named = !part.class_name.empty();
@@ -158,7 +159,7 @@ Inputs inputs_of(const engine::Model& model, const engine::Settings& settings,
   return inputs;
 }
 
-// Adds what the model makes and its denoiser is given. Throws Error when it cannot run.
+// Adds what the model makes, and the inputs of its denoiser. Throws Error if it cannot run.
 void check(const engine::ModelFiles& files, const std::string& variant, Description& result) {
   const engine::Model model = engine::read_model(files.folder, files.single_file, variant);
   const engine::Request defaults = default_request();
@@ -194,7 +195,7 @@ Description describe(const engine::ModelFiles& files, const std::string& variant
     result.parts.push_back(describe_part(name, std::move(part), weights, damages));
   }
   const auto warn = [&](const std::string& text) {
-    // Both halves of a part may find the same.
+    // Both halves of a part may give the same warning.
     if (std::find(result.warnings.begin(), result.warnings.end(), text) == result.warnings.end())
       result.warnings.push_back(text);
   };
@@ -298,7 +299,7 @@ int list_shipped(bool as_json) {
   return 0;
 }
 
-// Describes a config.json without a model round it. Returns false if `model` is none.
+// Describes a config.json that stands alone, without a model around it. Returns false if `model` is not one.
 bool describe_lone_denoiser(const std::optional<std::string>& model, bool as_json) {
   const auto alone = engine::find_lone_part(model);
   if (!alone || std::filesystem::exists(*alone / ".." / "model_index.json")) return false;

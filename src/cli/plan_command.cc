@@ -78,7 +78,7 @@ void print_json(const OrderedJson& json) {
   fmt::print("{}\n", json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
 }
 
-// "1024 x 1024 pixels, 20 steps", and what resolution binning has made of the size that was asked for.
+// "1024 x 1024 pixels, 20 steps", and the size after resolution binning if that changed it.
 std::string request_text(const job::Job& job) {
   const engine::Settings& settings = job.settings;
   const bool is_alone = job.model.parts.size() == 1;  // a config.json
@@ -98,7 +98,7 @@ void add_request(OrderedJson& json, const engine::Settings& settings) {
   json["steps"] = settings.steps;
 }
 
-// What one layout takes, which the degrees name.
+// Prints what one layout takes, named by its degrees.
 void print_prediction(const PlanArguments& arguments, const job::Job& job, const plan::Machine& machine) {
   if (arguments.devices && *arguments.devices != job.ranks())
     usage_error(field("devices"), "is {}, but the degrees are for {}; leave it out, or the degrees",
@@ -119,7 +119,7 @@ void print_prediction(const PlanArguments& arguments, const job::Job& job, const
              plan::plan_table({planned}).text(Table::Form::kText));
 }
 
-// `machine` has said the limit if no option has.
+// `machine` set the limit if no option did.
 [[noreturn]] void refuse_memory(const PlanArguments& arguments, const plan::Machine& machine,
                                 const plan::PlannedLayout& nearest, double limit) {
   const std::string text =
@@ -131,7 +131,7 @@ void print_prediction(const PlanArguments& arguments, const job::Job& job, const
   usage_error(field("memory_limit"), "{}", text);
 }
 
-// Of a search. The options of one layout that it chooses itself are refused.
+// Returns the options of a search. Options of a single layout that a search chooses itself are refused.
 plan::PlanOptions plan_options(const PlanArguments& arguments, const plan::Machine& machine) {
   const parallel::ParallelOptions& given = arguments.run.parallel;
   const auto refuse = [](bool is_given, const char* name) {
@@ -156,7 +156,7 @@ plan::PlanOptions plan_options(const PlanArguments& arguments, const plan::Machi
   return options;
 }
 
-// What is among the layouts that are shown.
+// Describes which layouts are among those shown.
 std::string staleness_text(bool allows_stale) {
   if (!allows_stale) return "Only exact layouts";
   return spell(
@@ -213,7 +213,7 @@ std::string verdict(const plan::ServerPlan& found, double rate) {
       worlds_text(best), best.worlds == 1 ? "is" : "are", *best.mean_seconds, *best.p95_seconds);
 }
 
-// How the devices are best dealt to worlds that serve so many requests.
+// Prints how best to divide the devices into worlds for this many requests.
 void print_server(const PlanArguments& arguments, const plan::PlanOptions& options, const job::Job& job,
                   const plan::Machine& machine) {
   const double rate = *arguments.requests_per_minute / kSecondsPerMinute;
@@ -292,7 +292,7 @@ void run_plan(const PlanArguments& given) {
     usage_error(field("memory_limit"), "must be above 0, got {}", *arguments.memory_limit);
   if (arguments.requests_per_minute && !(*arguments.requests_per_minute > 0))
     usage_error(field("requests_per_minute"), "must be above 0, got {}", *arguments.requests_per_minute);
-  // Degrees ask for one layout.
+  // Degrees ask for a single layout.
   const parallel::ParallelOptions& wish = arguments.run.parallel;
   if (wish.degrees() > 1 || wish.nproc) {
     if (arguments.requests_per_minute)
@@ -301,7 +301,7 @@ void run_plan(const PlanArguments& given) {
     return;
   }
   const plan::PlanOptions options = plan_options(arguments, machine);
-  // What the layouts are to have says nothing of the one device that the job begins with.
+  // The wishes for the layouts do not apply to the single device that the job begins with.
   arguments.run.parallel = {};
   const job::Job job = job::traced_job(arguments.run);
   if (arguments.requests_per_minute) {

@@ -27,7 +27,7 @@ int dispatch(const std::vector<std::string>& arguments) {
   } catch (const Error&) {
     refusal = std::current_exception();
   }
-  // Of ranks that a launcher has started, the first tells the others what is wrong with the command line.
+  // Among ranks started by a launcher, the first reports to the others what is wrong with the command line.
   const bool generates = parsed ? std::holds_alternative<job::GenerateArguments>(*parsed)
                                 : !nothing_asked && arguments[0] == "generate";
   if (generates) {
@@ -41,7 +41,7 @@ int dispatch(const std::vector<std::string>& arguments) {
   if (refusal) std::rethrow_exception(refusal);
   const Command& command = *parsed;
   if (const auto* generate = std::get_if<job::GenerateArguments>(&command)) {
-    // One rank alone has nobody to wait for, as in the shell of a scheduler's job: ranks are started here.
+    // A single rank has nobody to wait for, as in the shell of a scheduler's job, so ranks are started here.
     return run_generate(*generate);
   }
   if (const auto* trace = std::get_if<TraceArguments>(&command)) {
@@ -92,7 +92,7 @@ int run(const std::vector<std::string>& arguments) noexcept {
 }
 
 void end_program(int exit_code) noexcept {
-#ifdef __SANITIZE_ADDRESS__  // looks for leaks when a program ends
+#ifdef __SANITIZE_ADDRESS__  // it looks for leaks when a program ends
   std::exit(exit_code);
 #else
   std::fflush(nullptr);

@@ -24,10 +24,10 @@
 namespace tessera::cli {
 namespace {
 
-// What a wish may have besides the layout: how many ranks, and how they encode and decode.
+// What a wish may contain besides the layout: the number of ranks, and how they encode and decode.
 constexpr std::array<std::string_view, 3> kBesidesLayout = {"nproc", "text_encoder_parallel", "vae_parallel"};
 
-// About how long the first plan measures this host. See docs/planning.md for what fewer seconds change.
+// Roughly how long the first plan measures this host. docs/planning.md explains what fewer seconds change.
 constexpr double kSecondsToMeasure = 20, kFewestSeconds = 1, kMostSeconds = 3600;
 
 void say(const job::GenerateArguments& arguments, const std::string& line) {
@@ -47,15 +47,15 @@ double seconds_to_measure() {
   return seconds;
 }
 
-// The request as one rank would have it, or in the layout that is given. Of a video the parts that begin from
-// given frames are planned as those that do not.
+// Returns the request as one rank would have it, or in the given layout. Parts of a video that begin with
+// given frames are planned as if they did not.
 job::Job checked_job(const job::GenerateArguments& arguments) {
   const ComputesAlone alone;  // the ranks may be forks of this process
   job::GenerateArguments checked = arguments;
   if (arguments.run.parallel) {
     checked.parallel = {};
     checked.messages = {};
-    checked.run.record.reset();  // how many groups of pictures there are follows from the layout
+    checked.run.record.reset();  // the number of groups of pictures depends on the layout
   }
   job::Job job = job::plan_job(checked, std::nullopt);
   job::require_outputs(job);
@@ -119,7 +119,7 @@ plan::Machine machine_for(const job::GenerateArguments& arguments, const job::Jo
 plan::PlannedLayout soonest(const job::GenerateArguments& arguments, const job::Job& job,
                             const plan::Machine& machine, int64_t ranks) {
   plan::PlanOptions options{.devices = ranks, .memory_bytes = {}};
-  // Ranks share what this host has now, which a machine file cannot know.
+  // Ranks share the memory that this host has now, which a machine file cannot know.
   if (job.settings.request.device.is_cpu())
     options.memory_bytes = static_cast<double>(total_memory()) / static_cast<double>(ranks);
   options.allows_stale = allows_stale(arguments.run.max_staleness.value_or("none"));
@@ -130,7 +130,7 @@ plan::PlannedLayout soonest(const job::GenerateArguments& arguments, const job::
   plan::Plan found =
       plan::make_plan(job.settings, job.model, machine, plan::links_of_machine(machine, ranks), options);
   if (!found.best.empty()) return std::move(found.best.front());
-  // Whether the run has enough memory is asked before it begins, of whatever layout.
+  // Whether there is enough memory is checked before the run, for whatever layout.
   if (found.least_memory) return std::move(*found.least_memory);
   usage_error(field("nproc"), "no {}layout of {} fits this request; give another number, or {} any",
               options.allows_stale ? "" : "exact ", counted(ranks, "rank"), field("max_staleness"));
@@ -139,7 +139,7 @@ plan::PlannedLayout soonest(const job::GenerateArguments& arguments, const job::
 // The plan of the run, for its report.
 OrderedJson planned(const job::GenerateArguments& arguments, const job::Job& job,
                     const plan::Machine& machine, int64_t ranks) {
-  const SuppressLog suppress_log;  // the run gives the same warnings
+  const SuppressLog suppress_log;  // the run repeats the warnings
   const auto given = [&] {
     plan::Predictor predictor(job.settings, job.model, machine, plan::links_of_machine(machine, ranks));
     return plan::predict_wish(predictor, arguments.parallel, engine::workload(job.settings, job.model));
@@ -154,7 +154,7 @@ OrderedJson planned(const job::GenerateArguments& arguments, const job::Job& job
   return json;
 }
 
-// `is_kept`: the file is that of this host, which another run would measure anew without it.
+// `is_kept`: the file is the one kept for this host; without it, another run would measure the host again.
 std::string summary(const OrderedJson& plan, bool is_chosen, bool is_kept) {
   const auto seconds = [&](const char* name) { return seconds_text(plan.at(name).get<double>()); };
   const std::string options = options_text(plan.at("options")), basis = plan.at("basis").get<std::string>();

@@ -63,7 +63,7 @@ serve::ServeOptions serve_options(const FieldOptions& options) {
 
 namespace {
 
-// With the layout that suits a request of which the model makes every choice.
+// Returns the layout that suits a request for which the model makes every choice.
 parallel::ParallelOptions planned_layout(const serve::ServeOptions& options) {
   job::GenerateArguments typical;
   typical.request = options.defaults;
@@ -74,7 +74,7 @@ parallel::ParallelOptions planned_layout(const serve::ServeOptions& options) {
   typical.run.config = options.config;
   typical.run.variant = options.variant;
   typical.run.threads = options.threads;
-  typical.run.output = std::filesystem::temp_directory_path() / "planned.png";  // which is not written
+  typical.run.output = std::filesystem::temp_directory_path() / "planned.png";  // never written
   return with_plan(std::move(typical)).parallel;
 }
 

@@ -61,7 +61,7 @@ Sums sums_of(const plan::RankTrace& trace, plan::Phase phase) {
   return sums;
 }
 
-// What a reader of the summary has to know besides its numbers.
+// Returns what a reader of the summary has to know besides its numbers.
 std::vector<std::string> notes_of(const job::Job& job, const plan::Trace& trace) {
   std::vector<std::string> notes;
   if (trace.traced_steps < trace.steps)
@@ -71,7 +71,7 @@ std::vector<std::string> notes_of(const job::Job& job, const plan::Trace& trace)
   const engine::Settings& settings = job.settings;
   if (const int64_t groups = plan::groups_of(settings, job.layout); groups > 1)
     notes.push_back(fmt::format("pictures: the first of {} groups, which follow one another", groups));
-  if (job.model.parts.size() == 1) {  // what the config of a denoiser does not say
+  if (job.model.parts.size() == 1) {  // what the config of a denoiser leaves open
     notes.push_back(fmt::format(
         "the denoiser alone, with what {} has otherwise: prompts of {} tokens, {}, {} pixels to a latent",
         job.model.family->title, settings.max_sequence_length, settings.scheduler, job.model.scale.pixels));
@@ -128,7 +128,7 @@ OrderedJson summary_json(const job::Job& job, const plan::Trace& trace, const st
           {"notes", notes_of(job, trace)}};
 }
 
-// What was kept of the same inputs, or what the ranks do, which is kept.
+// Returns the trace kept for the same inputs, or traces the ranks and keeps the result.
 std::vector<plan::RankTrace> trace_ranks(const job::Job& job, const std::vector<int64_t>& ranks,
                                          plan::Trace trace, const TraceArguments& arguments,
                                          const job::Progress& progress) {
@@ -143,7 +143,7 @@ std::vector<plan::RankTrace> trace_ranks(const job::Job& job, const std::vector<
     trace.ranks.push_back(
         plan::trace_rank(job.settings, job.model, job.layout, rank, steps, {.keeps_graph = arguments.graph}));
   }
-  // One with warnings is made anew, so that they are printed again.
+  // A trace with warnings is not kept, so that they are printed again next time.
   if (uses_cache && progress.warnings().empty()) job::keep_trace(inputs, trace);
   return std::move(trace.ranks);
 }

@@ -25,7 +25,7 @@
 namespace tessera::cli {
 namespace {
 
-// The file for programs without its ".mlir".
+// Returns the path for programs without ".mlir".
 std::string stem_of(const TraceArguments& arguments) {
   const std::string& name = *arguments.stablehlo;
   constexpr std::string_view kSuffix = ".mlir";
@@ -49,7 +49,7 @@ plan::ProgramInfo info_of(const TraceArguments& arguments, const job::Job& job) 
           .dtype = engine::dtype_name(*job.settings.request.dtype)};
 }
 
-// `path` is that of the program without its ".mlir".
+// `path` is the program's path without ".mlir".
 void require_program_path(const std::string& path) {
   for (const char* const suffix : {".mlir", ".json"}) job::require_result_path("--stablehlo", path + suffix);
   const std::string description = path + ".json";
@@ -90,7 +90,7 @@ void write_program(const std::string& path, const plan::Program& program, bool i
   fmt::print("{}.mlir\n", path);
 }
 
-// The two numbers of a text such as "2x4"; nothing if it is no such.
+// Returns the two numbers of a text such as "2x4", or nothing for any other text.
 std::optional<std::array<int64_t, 2>> two_numbers(std::string_view text, char between) {
   std::array<int64_t, 2> numbers{};
   const char *const end = text.data() + text.size(), *at = text.data();

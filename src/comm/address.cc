@@ -15,8 +15,8 @@
 namespace tessera::comm {
 namespace {
 
-// Returns the local end of a datagram socket that is connected to `peer`, or an empty one if no route leads
-// to it.
+// Returns the local end of a datagram socket connected to `peer`, or an empty text if there is no route to
+// it.
 std::string own_address(const addrinfo& peer) {
   const int descriptor = ::socket(peer.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (descriptor < 0) return {};

@@ -1,4 +1,4 @@
-// How other hosts reach this one.
+// Determines how other hosts can reach this one.
 #pragma once
 
 #include <string>

@@ -10,7 +10,7 @@ namespace {
 
 // This is the maximum size in bytes of a text that a rank may broadcast; requests are far smaller.
 constexpr int64_t kMostText = int64_t{1} << 28;
-constexpr int64_t kPiece = int64_t{1} << 24;  // bytes that gather_bytes() sends at a time
+constexpr int64_t kPiece = int64_t{1} << 24;  // bytes that gather_bytes() sends at once
 
 int64_t next_number() {
   thread_local int64_t number = 0;
@@ -80,7 +80,7 @@ at::Tensor all_reduce(at::Tensor x, const Group& group) {
     if (x.numel() == 0) return x;
     const bool is_own = x.use_count() == 1 && x.storage().use_count() == 1 && x.is_contiguous();
     at::Tensor sum = is_own ? x : x.clone(at::MemoryFormat::Contiguous);
-    // These are the bytes that a rank sends in a ring all-reduce, where parts of 1 / size go around twice.
+    // The bytes that a rank sends in a ring all-reduce, in which parts of 1 / size go around twice.
     const int64_t bytes = 2 * static_cast<int64_t>(sum.nbytes()) * (group.size - 1) / group.size;
     Pending(group, "all_reduce", bytes, [&](Transport& transport) { return transport.post_sum(sum); }).wait();
     return sum;

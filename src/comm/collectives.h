@@ -1,13 +1,13 @@
-// Collectives: free functions over a Group. A group of one makes each the identity.
+// Collectives: free functions over a Group. In a group of one, each is the identity.
 //
-// All ranks of a group must call the same functions in the same order. No shape is sent: the size of what a
-// rank receives follows from what every rank knows. Each function throws Error(kPeer) when a peer is lost or
+// All ranks of a group must call the same functions in the same order. Shapes are not sent: the size of what
+// a rank receives follows from what every rank knows. Each function throws Error(kPeer) if a peer is lost or
 // late.
 //
 // All are built on messages between two ranks, which are faster than Gloo's own collectives on large tensors.
 // Where the transport has its own collectives (NCCL), all_reduce and the all_gather of equal parts use those.
-// Sums are taken in the order of the ranks, in fp32, or as the transport does it; every rank gets the same
-// bits either way.
+// Sums are computed in the order of the ranks, in fp32, or by the transport; either way, every rank gets the
+// same bits.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,7 @@
 
 namespace tessera::comm {
 
-// A collective that is under way; wait() returns when it is complete.
+// A collective in progress; wait() returns when it is complete.
 class Pending {
  public:
   Pending() = default;  // complete already
@@ -49,13 +49,13 @@ class Pending {
   std::unique_ptr<Exchange> exchange_;
 };
 
-// Prepares the group for its first collectives (kTogether), or for messages from each rank to the next one
-// and from the last to the first (kOneWay), with tensors on `device`. See Transport::connect().
+// Prepares the group for its first collectives (kTogether), or for messages from each rank to the next and
+// from the last to the first (kOneWay), with tensors on `device`. See Transport::connect().
 void connect(const Group& group, at::Device device, Posting posting = Posting::kTogether);
 
 // Returns the sum of `x` over the group; shape and dtype must be the same on all ranks. A sum built on
 // messages is computed in fp32 whatever the dtype; a transport's own collective rounds each partial sum to
-// the dtype (see Transport::post_sum). Overwrites the memory of `x` if nobody else refers to it.
+// the dtype (see Transport::post_sum). Overwrites the memory of `x` if nothing else refers to it.
 at::Tensor all_reduce(at::Tensor x, const Group& group);
 
 // Concatenates the parts of all ranks along `dim`; parts[r] is the range of rank r in the result.
@@ -92,10 +92,10 @@ Pending receive(at::Tensor& x, int64_t peer, const Group& group);
 Pending send_receive(const at::Tensor& sent, int64_t to, at::Tensor& received, int64_t from,
                      const Group& group);
 
-// Returns the bytes of all ranks on the root, and nothing on others. There may be any number of them: they
-// are sent in pieces.
+// Returns the bytes of all ranks on the root, and nothing on other ranks. There is no limit on their number,
+// because they are sent in pieces.
 std::vector<std::string> gather_bytes(const std::string& bytes, int64_t root, const Group& group);
-// Returns the root's bytes on every rank, of which there may be 256 MiB.
+// Returns the root's bytes, at most 256 MiB, on every rank.
 std::string broadcast_bytes(const std::string& bytes, int64_t root, const Group& group);
 
 // Returns when every rank has called it.
@@ -104,8 +104,8 @@ void barrier(const Group& group);
 // Throws Error(kPeer) if a peer is known to be lost; does not wait.
 void require_alive(const Group& group);
 
-// Returns when everything that was waited for has arrived, in all groups: on a device, wait() alone does not
-// block this thread. Any rank may call it at any time.
+// Returns when all messages that were waited for have arrived, in all groups: on a device, wait() by itself
+// does not block this thread. Any rank may call it at any time.
 void synchronize(const Group& group);
 
 }  // namespace tessera::comm

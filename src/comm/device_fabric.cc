@@ -32,8 +32,7 @@ constexpr auto kCheck = Milliseconds(20);
   lost_peer(peer, what.substr(0, what.find('\n')));
 }
 
-// This is an operation of a communicator. Any peer may be the missing one; the first stands for all in
-// errors.
+// An operation of a communicator. Any peer may be the missing one; errors name the first.
 struct Operating {
   int64_t peer;  // in the world
   c10::intrusive_ptr<c10d::Work> work;
@@ -70,7 +69,7 @@ class UnderWay {
     if (lost_) std::rethrow_exception(lost_);
   }
 
-  // Throws for a failed operation and names a lost peer as the cause if one is known.
+  // Throws for a failed operation, naming a lost peer as the cause if one is known.
   [[noreturn]] void failed(int64_t peer, const std::exception& error) {
     require_alive();
     lost(peer, error);
@@ -117,7 +116,7 @@ class UnderWay {
     }
   }
 
-  // Keeps a failed operation for whoever waits for it.
+  // Keeps a failed operation for the thread that waits for it.
   void drop_completed() {
     try {
       while (!operations_.empty() && operations_.front().work->isCompleted() &&
@@ -152,8 +151,8 @@ class DeviceExchange : public Exchange {
   ~DeviceExchange() override {
     if (!operating_) return;
     if (std::uncaught_exceptions() > 0) {
-      // The peers may never answer. The work is leaked on purpose, to keep alive the memory that it reads and
-      // writes.
+      // The peers may never answer. The work is leaked on purpose, to keep the memory that it reads and
+      // writes alive.
       (void)operating_->work.release();
       return;
     }
@@ -203,8 +202,9 @@ class DeviceTransport : public Transport {
       make(name_, rank_, size, device);
       return;
     }
-    // A rank has two neighbours. All ranks connect to theirs in the same order, so that no two wait for each
-    // other. Every second pair comes first, so that the others need not wait for all pairs before them.
+    // A rank has two neighbours. All ranks connect to theirs in the same order, so that ranks do not wait for
+    // each other in a circle. Every second pair comes first, so that the others need not wait for all
+    // preceding pairs.
     for (const int64_t first : {0, 1}) {
       for (int64_t from = first; from < size; from += 2) {
         const int64_t to = (from + 1) % size;
@@ -261,7 +261,7 @@ class DeviceTransport : public Transport {
 
   int64_t in_world(int64_t peer) const { return ranks_[static_cast<size_t>(peer)]; }
 
-  // Any other rank may be the missing one; the next rank stands for all in errors.
+  // Any other rank may be the missing one; errors name the next rank.
   template <typename Collective>
   std::unique_ptr<Exchange> start(const Collective& collective) {
     const int64_t next = in_world((rank_ + 1) % static_cast<int64_t>(ranks_.size()));

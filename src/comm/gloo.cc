@@ -15,7 +15,7 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// Gloo itself never times out while all peers live; the heartbeat ends the wait for one that is lost.
+// Gloo itself never times out while all peers live; the heartbeat ends a wait for a lost peer.
 constexpr Milliseconds kAnyTime = std::chrono::hours(24 * 365);
 
 // Holds the connections of this rank, and the heartbeat that watches them.
@@ -126,7 +126,7 @@ class GlooTransport : public Transport {
                                      : mesh_->gloo->recv(tensors, static_cast<int>(peer), tag_)});
     } catch (const c10::Error& error) {
       mesh_->lost(peer, error.what_without_backtrace());
-    } catch (const std::exception& error) {  // from gloo itself, when a connection is already down
+    } catch (const std::exception& error) {  // thrown by Gloo itself when a connection is already down
       if (is_lack_of_resources(error)) throw;
       mesh_->lost(peer, error.what());
     }
@@ -167,9 +167,9 @@ std::string gloo_reason(std::string_view what) {
 std::shared_ptr<Fabric> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size,
                                      const GlooPlace& place, Milliseconds timeout) {
   using Gloo = c10d::ProcessGroupGloo;
-  // Gloo waits five times as long for a connection. Busy hosts need a moment whatever the timeout is.
+  // Gloo waits five times as long for a connection. Busy hosts need a moment, whatever the timeout.
   const auto options = Gloo::Options::create(std::max<Milliseconds>(timeout / 5, std::chrono::seconds(1)));
-  options->threads = 1;  // they run collectives of Gloo, which are not used
+  options->threads = 1;  // for Gloo's own collectives, which are not used
   options->devices.push_back(place.is_interface ? Gloo::createDeviceForInterface(place.name)
                                                 : Gloo::createDeviceForHostname(place.name));
   return std::make_shared<GlooFabric>(std::make_shared<GlooMesh>(

@@ -16,14 +16,14 @@ class Store;
 
 namespace tessera::comm {
 
-// Says where a rank listens.
+// Where a rank listens.
 struct GlooPlace {
   std::string name;  // a network interface, or an address of this host
   bool is_interface = true;
 };
 
 // Connects this rank to all others through the store. `timeout` limits how long a rank may give no sign of
-// life, and the time to connect, which is at least five seconds. Throws what c10d throws.
+// life, and the time to connect, which is at least five seconds. Throws whatever c10d throws.
 std::shared_ptr<Fabric> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size,
                                      const GlooPlace& place, std::chrono::milliseconds timeout);
 

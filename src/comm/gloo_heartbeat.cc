@@ -29,7 +29,7 @@ GlooHeartbeat::GlooHeartbeat(c10::intrusive_ptr<Gloo> gloo, Milliseconds timeout
     for (auto& [number, peer] : peers_)
       peer.thread = std::thread([this, number = number, &peer = peer] { run(number, peer); });
   } catch (...) {
-    end();  // those that run
+    end();  // those that are running
     throw;
   }
 }
@@ -79,7 +79,7 @@ void GlooHeartbeat::run(int64_t number, Peer& peer) {
     }
   } catch (const std::exception&) {
     // Either the peer is silent, which silent() derives from asked_ms; or the connection is closed, which is
-    // not silence: Gloo reports it to whoever still waits for a message from there.
+    // not silence: Gloo reports that to anything that still waits for a message from there.
     if (is_late(peer.asked_ms, now_ms())) return;
     peer.asked_ms = kNever;
     peer.is_closed = true;

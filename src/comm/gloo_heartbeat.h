@@ -1,4 +1,5 @@
-// Detects whether ranks that Gloo connects still run, as comm/heartbeat.h does between processes of one host.
+// Detects whether ranks connected by Gloo are still running, as comm/heartbeat.h does for processes of one
+// host.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -16,8 +17,8 @@
 
 namespace tessera::comm {
 
-// One thread per peer exchanges a byte with it at short intervals. When a byte is missing for the timeout,
-// Gloo itself ends all waits of this process with an exception; silent() then returns the rank.
+// One thread per peer exchanges a byte with it at short intervals. If a byte is missing for the timeout, Gloo
+// itself ends all waits of this process with an exception; silent() then returns the rank.
 class GlooHeartbeat {
  public:
   using Gloo = c10d::ProcessGroupGloo;

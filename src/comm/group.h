@@ -1,5 +1,5 @@
 // A group of ranks that share work along one axis of the mesh. Layers take the groups that they are split
-// over. A group of one makes every collective the identity, so the one-rank program is the N-rank program.
+// over. In a group of one, every collective is the identity, so the one-rank program is the N-rank program.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,12 @@ struct Group {
   std::shared_ptr<CollectiveHooks> hooks = {};
   Shares shares = {};  // of the members
 
-  // The part of a member (this rank), and those of all, when `total` things are split by their shares.
+  // The part of a member (this rank), and those of all members, when `total` things are split by their
+  // shares.
   Range part(int64_t total) const { return part(total, rank); }
   Range part(int64_t total, int64_t member) const { return split_by_shares(total, member, size, shares); }
   std::vector<Range> parts(int64_t total) const { return split_by_shares(total, size, shares); }
-  // How many things the members take at a time, where they take things one after another.
+  // How many things the members take at a time, if they take things one after another.
   int64_t round() const { return things_of_round(size, shares); }
 };
 

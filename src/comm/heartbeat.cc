@@ -51,7 +51,8 @@ void Heartbeat::run() {
   auto last = Clock::now();
   while (!ends_) {
     const auto now = Clock::now();
-    // If this process itself was stopped, perhaps with the others, that time does not count against them.
+    // If this process itself was stopped, perhaps together with the others, that time does not count against
+    // them.
     const auto passed = std::min(std::chrono::duration_cast<Milliseconds>(now - last), 2 * interval_);
     last = now;
     for (auto& [number, peer] : peers_) {

@@ -1,6 +1,6 @@
-// Detects whether other ranks of this host still run. A rank that computes for a long time does not send
-// anything although it is alive, and neither does a stopped rank. So every process has a thread that only
-// reports that it runs.
+// Detects whether other ranks of this host are still running. A rank that computes for a long time sends
+// nothing although it is alive, just like a stopped rank. Every process therefore has a thread that only
+// reports that it is running.
 #pragma once
 
 #include <atomic>

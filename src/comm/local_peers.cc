@@ -64,7 +64,7 @@ bool is_of_this_user(int socket) {
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == ::geteuid();
 }
 
-// This is a greeting as it is sent.
+// A greeting in the form in which it is sent.
 struct WireGreeting {
   std::array<char, 8> protocol;
   int64_t from, to;
@@ -189,8 +189,8 @@ PeerConnections connect_local_peers(int64_t rank, const LocalEndpoint& own,
                                     const std::vector<std::string>& endpoints, const FileForPeer& file_for,
                                     Deadline deadline) {
   PeerConnections peers;
-  // Every rank calls those with smaller numbers, without waiting for an answer, before it answers any, so a
-  // circular wait cannot arise.
+  // Every rank calls those with smaller numbers, without waiting for answers, before it answers any; so ranks
+  // cannot wait in a circle.
   std::map<int64_t, bool> callers;  // whether each has called
   for (int64_t peer = 0; peer < static_cast<int64_t>(endpoints.size()); ++peer) {
     const std::string& endpoint = endpoints[static_cast<size_t>(peer)];

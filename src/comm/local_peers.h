@@ -16,13 +16,13 @@
 
 namespace tessera::comm {
 
-// Says where the other ranks of this host reach this one. It is created before ranks know of each other,
+// Where the other ranks of this host can reach this one. It is created before ranks know about each other,
 // because they need its text.
 class LocalEndpoint {
  public:
   LocalEndpoint();  // throws Error(kPeer) when the system refuses a socket
 
-  // The host, identified by its boot and the network namespace, and an unguessable socket name on it.
+  // The host, identified by its boot id and network namespace, and an unguessable socket name on it.
   const std::string& text() const { return text_; }
   int socket() const { return socket_.number(); }
 
@@ -31,8 +31,8 @@ class LocalEndpoint {
   Descriptor socket_;
 };
 
-// Returns the text of an endpoint of this host that has no socket; it names no host if the kernel does not
-// say.
+// Returns the text of an endpoint of this host without a socket; it identifies no host if the kernel does not
+// provide the ids.
 std::string this_host();
 
 // Returns whether ranks with these texts share a host.
@@ -48,18 +48,18 @@ using PeerConnections = std::map<int64_t, PeerConnection>;  // by rank in the wo
 using FileForPeer = std::function<int(int64_t peer)>;
 
 // Connects to all other ranks of this host. `endpoints` are the texts of all ranks of the world; `file_for`
-// returns the file to send to each peer. All ranks of the host must call it. Throws Error(kPeer) when one
-// does not arrive or belongs to another user.
+// returns the file to send to each peer. All ranks of the host must call it. Throws Error(kPeer) if one does
+// not arrive or belongs to another user.
 PeerConnections connect_local_peers(int64_t rank, const LocalEndpoint& own,
                                     const std::vector<std::string>& endpoints, const FileForPeer& file_for,
                                     Deadline deadline);
 
-// Does the same over sockets that are already connected (by rank in the world), as provided by a process that
+// Does the same over sockets (by rank in the world) that have already been connected by a process that
 // started all ranks.
 PeerConnections greet_local_peers(int64_t rank, std::map<int64_t, Descriptor> sockets,
                                   const FileForPeer& file_for, Deadline deadline);
 
-// This is the first message on a connection; the file travels with it.
+// The first message on a connection; the file travels with it.
 struct Greeting {
   int64_t from = -1, to = -1;  // ranks in the world
 };

@@ -25,9 +25,9 @@ using Milliseconds = std::chrono::milliseconds;
 
 // A rank polls for a message for this long before it sleeps; it is less than the time of two wake-ups.
 constexpr auto kSpin = std::chrono::microseconds(30);
-// A waiting rank checks at this interval whether its peer still lives.
+// The interval at which a waiting rank checks whether its peer is still alive.
 constexpr auto kCheck = Milliseconds(50);
-// This is the tag of an empty message, which is a rank's last one when it aborts what is under way.
+// The tag of an empty message, the last one of a rank that aborts everything in flight.
 constexpr int64_t kGivesUp = -1;
 
 // Holds the messages in both directions between this rank and one other.
@@ -63,7 +63,7 @@ class Channel {
     while (!writer_.write(tag, bytes)) {
       if (is_closed()) lost_peer(peer_, "it closed the connection");
       require_not_silent();
-      // The peer may wait for room as well, either here or at a rank that waits for this one.
+      // The peer may be waiting for room too, either here or at a rank that waits for this one.
       take_in_all_();
       pollfd nothing = {};
       ::poll(&nothing, 0, 1);
@@ -101,7 +101,7 @@ class Channel {
     gave_up_ = false;
   }
 
-  // Makes room in the peer's queue by remembering what has come until somebody asks for it.
+  // Makes room in the peer's queue by storing what has arrived until it is asked for.
   void take_in() {
     while (!gave_up_ && take_next()) {
     }
@@ -153,11 +153,12 @@ class Channel {
         std::this_thread::yield();
         continue;
       }
-      const bool closed = is_closed();  // asked first: what was sent before it closed has arrived by now
+      const bool closed = is_closed();  // checked first: whatever was sent before closing has arrived by now
       if (closed && has_come()) return;
       if (closed) lost_peer(peer_, "it closed the connection");
       require_not_silent();
-      take_in_all_();  // of the others, which may wait for room before they send what is awaited here
+      // Of all channels: their ranks may be waiting for room before they can send what is awaited here.
+      take_in_all_();
       if (has_come()) return;
       reader_->sleep(kCheck);
     }
@@ -273,7 +274,7 @@ class SharedFabric : public Fabric {
   }
   bool abort() override {
     if (others_) return false;
-    // If one rank is lost, the others still hear of it: they may wait for this rank.
+    // If one rank is lost, the others are still notified: they may be waiting for this rank.
     std::exception_ptr lost;
     for (const auto& [peer, channel] : channels_->channels) {
       try {

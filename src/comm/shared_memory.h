@@ -1,9 +1,8 @@
 // Connects the ranks of one host through memory that they share.
 //
 // A sender copies a message into a memory file and wakes the receiver, which copies it out. Sends do not wait
-// for the receiver, and no helper thread or system call moves the bytes, so a rank that computes is not
-// disturbed by what others send. bench/ranks.py compares it with Gloo over the loopback device:
-// docs/parallel.md.
+// for the receiver, and neither a helper thread nor a system call moves the bytes, so messages do not disturb
+// a computing rank. bench/ranks.py compares it with Gloo over the loopback device: docs/parallel.md.
 #pragma once
 
 #include <chrono>

@@ -28,7 +28,7 @@ constexpr uint64_t kLine = 64;  // cache line; the bytes of a block begin at thi
 // A block is released when this many messages in a row have not used it.
 constexpr uint32_t kIdle = 2048;
 
-// This stands at the beginning of each block and says whether the writer may reuse it.
+// Located at the beginning of each block; tells whether the writer may reuse it.
 struct BlockHead {
   std::atomic<uint32_t> is_free;
 };
@@ -48,11 +48,12 @@ BlockHead& block_at(const SharedFile& file, uint64_t offset) {
 }
 }  // namespace
 
-// This stands at the beginning of the file, which is zero when new. The fields of each side have their own
-// cache line.
+// Located at the beginning of the file, which is zero when new. The fields of each side have their own cache
+// line.
 struct QueueHead {
-  alignas(kLine) std::atomic<uint32_t> written;  // messages so far, modulo 2^32; the reader sleeps on it
-  alignas(kLine) std::atomic<uint32_t> seen;     // messages that the reader has seen
+  alignas(kLine) std::atomic<uint32_t> written;  // number of messages so far, modulo 2^32; the reader sleeps
+                                                 // on it
+  alignas(kLine) std::atomic<uint32_t> seen;     // number of messages that the reader has seen
   std::atomic<uint32_t> sleeps;
   alignas(kLine) std::array<QueueEntry, kMostEntries> entries;
 };
@@ -70,7 +71,7 @@ SharedFile::~SharedFile() {
 }
 
 void SharedFile::grow(uint64_t size) {
-  // The memory is allocated here, where a lack of it is an error and not a SIGBUS.
+  // The memory is allocated here, where a lack of it is an error instead of a SIGBUS.
   restore(size_, size - size_);
   map(size);
 }
@@ -121,7 +122,7 @@ bool QueueWriter::is_free(const Block& block) const {
 }
 
 // Returns the smallest free block that is large enough, or a new one. Small messages do not use large blocks,
-// which could then never be released.
+// which could otherwise never be released.
 QueueWriter::Block& QueueWriter::find_block(uint64_t bytes) {
   const uint64_t most = 4 * bytes + 16 * kPage;
   Block* best = nullptr;

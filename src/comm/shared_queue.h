@@ -1,4 +1,4 @@
-// A message queue in memory that two processes map: one writes and the other reads.
+// A message queue in memory mapped by two processes: one writes and the other reads.
 //
 // Neither side trusts the other: the file is sealed and cannot shrink, the positions of messages are checked
 // before use, and each side keeps its own count.
@@ -77,7 +77,7 @@ class QueueWriter {
 
   SharedFile file_;
   uint64_t end_;           // the end of the last block
-  uint32_t written_ = 0;   // messages so far, modulo 2^32
+  uint32_t written_ = 0;   // number of messages so far, modulo 2^32
   uint32_t released_ = 0;  // the value of written_ when idle blocks were last released
   uint32_t trimmed_ = 0;   // the value of written_ at the last trim()
   std::vector<Block> blocks_;

@@ -22,13 +22,13 @@ struct Message {
   at::Tensor tensor;
 };
 
-// Messages that are under way. The destructor waits for them and ignores their failure; but while an
-// exception unwinds, it abandons them, because a peer may never answer.
+// Messages in flight. The destructor waits for them and ignores their failure; but while an exception
+// unwinds, it abandons them, because a peer may never answer.
 class Exchange {
  public:
   virtual ~Exchange() = default;
   // Returns when all messages have arrived, or, on a device, when work that is queued from now on will see
-  // them. It waits however long the peers take while they live; throws Error(kPeer) that names a lost one.
+  // them. It waits however long the peers take, as long as they live; throws Error(kPeer) naming a lost peer.
   virtual void wait() = 0;
 };
 
@@ -42,10 +42,10 @@ class Transport {
  public:
   virtual ~Transport() = default;
   // Connects the ranks for exchanges of this kind (kOneWay: from each rank to the next one, and from the last
-  // to the first) of tensors on `device`; does nothing if no more connections are needed. Blocks until the
-  // other ranks call it too. So all ranks must call it for their groups in the same order, before any message
-  // is under way: work queued on a device may wait for a rank that waits here. Throws Error(kPeer) when a
-  // rank does not call it.
+  // to the first) of tensors on `device`; does nothing if all needed connections exist. Blocks until the
+  // other ranks call it too. All ranks must therefore call it for their groups in the same order, before any
+  // message is in flight: work queued on a device may wait for a rank that waits here. Throws Error(kPeer) if
+  // a rank does not call it.
   virtual void connect(at::Device /*device*/, Posting /*posting*/) {}
   // Posts all messages and returns without waiting for any. Messages between two ranks arrive in the order of
   // posting. Empty tensors are not sent.
@@ -66,8 +66,7 @@ class Transport {
   virtual void synchronize() {}
 };
 
-// Throws PeerError: "[rank 3] lost: ...", from which the supervisor of all ranks knows which one failed
-// first.
+// Throws PeerError: "[rank 3] lost: ...", which tells the supervisor of all ranks which one failed first.
 [[noreturn]] void lost_peer(int64_t rank, std::string_view why);
 // Throws PeerError for a rank that gave no sign of life for `timeout`: it is stopped, or its host cannot be
 // reached.
@@ -81,8 +80,7 @@ class Fabric {
   // not mix.
   virtual std::shared_ptr<Transport> transport(std::vector<int64_t> ranks, int64_t tag) = 0;
   // Throws as Exchange::wait() does if another rank has been silent for too long or has closed its
-  // connection. It serves threads that wait for something outside of this fabric. May be called from any
-  // thread.
+  // connection. It is for threads that wait for something outside this fabric. May be called from any thread.
   virtual void require_alive() = 0;
   // See World.
   virtual bool abort() { return false; }
@@ -94,9 +92,9 @@ struct Collective {
   std::string_view axis;  // the group's axis: "tp", "ulysses", ...
   std::string_view name;  // "all_reduce", "all_to_all", ...
   int64_t bytes = 0;      // the bytes that this rank sends
-  int64_t number = 0;     // distinguishes those of a thread that are under way at a time
-  // Only while it is posted: its messages, whose peers are ranks of the group, and the group's ranks in the
-  // world. A transport's own collective has no messages.
+  int64_t number = 0;     // distinguishes concurrent collectives of a thread
+  // Only while it is being posted: its messages, whose peers are ranks of the group, and the group's ranks in
+  // the world. A transport's own collective has no messages.
   std::span<const Message> sends = {}, receives = {};
   std::span<const int64_t> ranks = {};
 };
@@ -104,7 +102,7 @@ struct Collective {
 // Callbacks for every collective of a rank; reports, timelines and fault tests use them. Each may be empty.
 struct CollectiveHooks {
   std::function<void(const Collective&)> began;  // called when it is posted
-  // Called when it is complete: how long it was under way, and how much of that this rank spent waiting.
+  // Called when it is complete, with how long it was in flight, and how much of that this rank spent waiting.
   std::function<void(const Collective&, std::chrono::nanoseconds under_way, std::chrono::nanoseconds waited)>
       ended;
 };

@@ -52,12 +52,12 @@ Group World::group(const std::vector<int64_t>& ranks, const std::string& axis, i
 
 namespace {
 
-// Runs `step` in a separate thread and returns its result. c10d waits forever for a store's answer, and a
-// host that has dropped off the network gives none. The thread is then abandoned, so `step` must own what it
-// uses.
+// Runs `step` in a separate thread and returns its result. c10d waits forever for a store's answer, which
+// never comes from a host that has dropped off the network. The thread is then abandoned, so `step` must own
+// what it uses.
 template <typename Step>
 auto within(Deadline deadline, Milliseconds timeout, Step step) {
-  // Most steps keep the deadline themselves; but Gloo gives a connection five seconds, whatever is left.
+  // Most steps keep the deadline themselves; but Gloo gives a connection five seconds, whatever time is left.
   constexpr auto kGrace = std::chrono::seconds(6);
   std::packaged_task<std::invoke_result_t<Step>()> task(std::move(step));
   auto result = task.get_future();
@@ -92,7 +92,7 @@ void wait_for_ranks(c10d::Store& store, const std::vector<std::string>& keys, in
   }
 }
 
-// Turns away the ranks of another job that was given the same port, before they read what rank 0 wants of its
+// Turns away ranks of another job that was given the same port, before they read what rank 0 intends for its
 // own.
 void require_same_job(c10d::Store& store, const Rendezvous& rendezvous, Deadline deadline) {
   constexpr const char* kKey = "tessera job";
@@ -104,8 +104,8 @@ void require_same_job(c10d::Store& store, const Rendezvous& rendezvous, Deadline
       fmt::format("port {} is in use by another job; set MASTER_PORT to a free one", rendezvous.port));
 }
 
-// Returns a namespace of the store that only this run knows, by a random name that rank 0 draws: runs that
-// use one store by mistake, at the same time or one after another, do not read each other's keys.
+// Returns a namespace of the store that only this run knows, with a random name drawn by rank 0: runs that
+// use the same store by mistake, at the same time or one after another, do not read each other's keys.
 c10::intrusive_ptr<c10d::Store> open_session(const c10::intrusive_ptr<c10d::Store>& store,
                                              const Rendezvous& rendezvous, Deadline deadline) {
   if (rendezvous.rank == 0) set_text(*store, "session", random_name());
@@ -127,8 +127,7 @@ std::vector<std::string> arrive(c10d::Store& store, const Rendezvous& rendezvous
   return all;
 }
 
-// Returns the address on which this rank listens when no interface is named. The host's own name is not used,
-// because it often resolves to the loopback device.
+// If a FileStore cannot write a whole record, the other ranks keep reading it forever.
 std::string listening_address(const Rendezvous& rendezvous) {
   std::string address = address_towards(rendezvous.address);
   if (rendezvous.local_world_size < rendezvous.world_size && is_loopback(address) &&
@@ -198,7 +197,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& rendezvous,
   }
 }
 
-// `here` ranks have reported that they are on this host; it is 0 where the system does not distinguish hosts.
+// `here` ranks have reported that they are on this host; 0 if the system does not distinguish hosts.
 void require_local_size(const Rendezvous& rendezvous, int64_t here) {
   if (here == 0 || rendezvous.local_world_size <= here || rendezvous.local_size_variable.empty()) return;
   usage_error(rendezvous.local_size_variable, "says that {} ranks are on this host, but {} {}",
@@ -235,7 +234,7 @@ std::shared_ptr<Fabric> join_by_store(const Rendezvous& rendezvous, Deadline dea
     step = fmt::format("connect to all others through {}", place.name);
     fabric = within(deadline, timeout, [=] { return connect_gloo(store, rank, size, place, timeout); });
   }
-  // Rank 0, which may host the store, passes this point only when all others of its host have read their
+  // Rank 0, which may host the store, passes this point only when all other ranks of its host have read their
   // texts; Gloo and NCCL keep the store alive.
   if (endpoint) {
     const auto connect = [&](const FileForPeer& file_for) {
@@ -251,8 +250,8 @@ std::shared_ptr<Fabric> join_by_store(const Rendezvous& rendezvous, Deadline dea
 World World::join(const Rendezvous& rendezvous) {
   if (rendezvous.world_size == 1) return {};
   const bool inherits = !rendezvous.sockets.empty();
-  // The process that started all ranks of this host sees them end or stall. Their programs may take a while
-  // to load.
+  // The process that started all ranks of this host notices if they end or stall. Their programs may take a
+  // while to load.
   const Milliseconds least = inherits ? std::chrono::minutes(1) : Milliseconds(0);
   const Deadline deadline = std::chrono::steady_clock::now() + std::max(rendezvous.timeout, least);
   std::string step = "join";

@@ -21,20 +21,20 @@ struct Rendezvous {
   int64_t world_size = 1;
   int64_t local_rank = 0;  // among the ranks of this host
   int64_t local_world_size = 1;
-  std::string address = "127.0.0.1";  // of the host where rank 0 runs
+  std::string address = "127.0.0.1";  // that of the host where rank 0 runs
   uint16_t port = 29500;
   bool store_is_elsewhere = false;  // the launcher hosts the store, not rank 0
-  std::string store_prefix;         // of all keys, in a store that others use too
-  std::string job;  // what the launcher calls the job of these ranks; empty if it does not say
-  std::string local_size_variable;  // that gave local_world_size; empty if none did
-  // Connected to all other ranks and inherited from the process that started them all on this host; replaces
+  std::string store_prefix;         // prepended to all keys, in a store that others use too
+  std::string job;                  // the launcher's name for the job of these ranks; empty if it has none
+  std::string local_size_variable;  // the variable that gave local_world_size; empty if none did
+  // Connected to all other ranks, and inherited from the process that started them all on this host; replaces
   // the store. World::join() takes ownership.
   std::map<int64_t, int> sockets;
   // With `sockets`: a memory file for whatever still needs a store.
   int store_file = -1;
   std::string interface;      // for messages; empty: the interface that leads to `address`
   bool shared_memory = true;  // between ranks of one host, instead of the interface
-  std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // of silence, and of joining
+  std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // for silence, and for joining
 };
 
 // One rank's view of the world. Copies share the connections.
@@ -44,7 +44,7 @@ class World {
   World(int64_t rank, int64_t size, std::shared_ptr<Fabric> fabric);
 
   // Joins through inherited sockets or a TCP store, and returns when all ranks have joined. Throws
-  // Error(kPeer) when a rank does not arrive or cannot be connected to within the timeout.
+  // Error(kPeer) if a rank does not arrive or cannot be reached within the timeout.
   static World join(const Rendezvous& rendezvous);
 
   int64_t rank() const { return rank_; }
@@ -52,16 +52,16 @@ class World {
 
   // The group of these ranks of the world; a default-constructed one if this rank is not among them. Groups
   // are kept: the same ranks, axis and lane give the same connections again. Messages of different lanes do
-  // not mix, so that several runs can be under way. All ranks must ask for groups in the same order,
-  // including those that they are not in, so that each group gets the same tag on all members.
+  // not mix, so several runs can be in progress. All ranks must ask for groups in the same order, including
+  // those that they are not in, so that each group gets the same tag on all members.
   Group group(const std::vector<int64_t>& ranks, const std::string& axis, int64_t lane = 0);
 
   // Replaces the hooks and returns the previous ones.
   CollectiveHooks set_hooks(CollectiveHooks hooks) { return std::exchange(*hooks_, std::move(hooks)); }
 
-  // Aborts all messages that are under way, after a failure on this rank. The other ranks, whatever they wait
-  // for, get an Error(kPeer) that names this rank, and must call this too. Returns when all ranks have called
-  // it; then the world is as if nothing had been sent. Returns false at once if the ranks are connected by
+  // Aborts all messages in flight, after a failure on this rank. The other ranks, whatever they are waiting
+  // for, get an Error(kPeer) naming this rank, and must call this too. Returns when all ranks have called it;
+  // then the world is as if nothing had been sent. Returns false at once if the ranks are connected by
   // anything but shared memory, which cannot do this.
   bool abort() { return size_ == 1 || fabric_->abort(); }
   // Releases memory that no message has needed since the last call.

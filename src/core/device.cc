@@ -16,7 +16,7 @@ namespace {
 thread_local std::optional<c10::DeviceType> meta_stands_for;
 thread_local bool constants_are_shapes = false;
 
-// NCCL 2.30 and later lets ranks share a GPU if this variable says so, which is for experiments.
+// NCCL 2.30 and later lets ranks share a GPU if this variable is set, which is meant for experiments.
 bool ranks_share_gpus() {
   const char* const value = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   return value && std::string_view(value) == "1";
@@ -64,7 +64,7 @@ c10::Device use_device(c10::Device device, int64_t fallback) {
   }
   const c10::Device chosen(device.type(), static_cast<c10::DeviceIndex>(index));
   c10::impl::VirtualGuardImpl(chosen.type()).setDevice(chosen);
-  // By default cuDNN's convolutions round fp32 to the 10 bits of TF32, which no one asked for.
+  // By default, cuDNN's convolutions silently round fp32 to the 10 bits of TF32.
   at::globalContext().setAllowTF32CuDNN(false);
   return chosen;
 }

@@ -10,12 +10,12 @@
 namespace tessera {
 
 // Makes `device` the current device of this thread. A GPU without an index gets the index `fallback`. Returns
-// the device with its index. Initialises CUDA, so no process may be forked after it. Throws Error(kUsage) if
-// there is no such GPU.
+// the device with its index. Initialises CUDA, so processes must not be forked afterwards. Throws
+// Error(kUsage) if there is no such GPU.
 c10::Device use_device(c10::Device device, int64_t fallback);
 
 // While it lives, meta tensors of this thread stand for tensors of a kind of device, so that a run on shapes
-// alone takes the same ways as one on that device.
+// alone takes the same paths as a run on that device.
 class MetaStandsFor {
  public:
   explicit MetaStandsFor(c10::DeviceType kind);
@@ -26,8 +26,8 @@ class MetaStandsFor {
  private:
   std::optional<c10::DeviceType> before_;
 };
-// While it lives, constants that this thread computes on the host may have shapes alone, because nobody reads
-// them: positions of a large picture take longer than all the rest of a run on shapes.
+// While it lives, constants that this thread computes on the host may have only shapes, because nobody reads
+// them: positions of a large picture take longer than the rest of a run on shapes.
 class ConstantsAreShapes {
  public:
   explicit ConstantsAreShapes(bool are_shapes);
@@ -38,10 +38,10 @@ class ConstantsAreShapes {
  private:
   bool before_;
 };
-// Returns the constant, or its shape on the meta device where that is enough.
+// Returns the constant, or its shape on the meta device if that is enough.
 at::Tensor as_constant(at::Tensor x);
 
-// Whether tensors are of the CPU, or stand for it.
+// Whether tensors are on the CPU, or stand for such tensors.
 bool is_for_cpu(c10::Device device);
 
 // Copies `x` from the host to `device`, from pinned memory, so that it does not wait for work queued there.

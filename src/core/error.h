@@ -1,6 +1,6 @@
-// Errors, and the names of fields in their messages. `Error` reports what users or the environment cause (a
-// request, a file, a peer); `TESSERA_CHECK` guards against bugs. The library throws; only the command line
-// prints and exits.
+// Errors, and the names of fields in their messages. `Error` reports problems caused by users or the
+// environment (a request, a file, a peer); `TESSERA_CHECK` guards against bugs. The library throws; only the
+// command line prints and exits.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 
 namespace tessera {
 
-// Code that writes a message names a field of the request; the front end that prints the message spells the
+// A message refers to a field of the request by its name; the front end that prints the message spells the
 // name as its users do: `--height` on a command line, `height` in JSON. The second form is for a flag with
 // this value.
 std::string field(std::string_view name);
@@ -25,8 +25,8 @@ std::string field(std::string_view name, bool value);
 // How a front end spells a field; `value` is set for a flag with a value.
 using FieldSpelling = std::function<std::string(const std::string& name, std::optional<bool> value)>;
 
-// Returns the message with its fields spelled. By default they are spelled as their names, flags as `name:
-// true`.
+// Returns the message with its fields spelled. By default, fields are spelled as their names, and flags as
+// `name: true`.
 std::string spell(std::string_view message, const FieldSpelling& spelling);
 std::string spell(std::string_view message);
 

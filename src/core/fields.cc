@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-// Returns the value as a message shows it, shortened; texts are quoted.
+// Returns the value as messages show it, shortened; texts are quoted.
 std::string shown(const Json& value) {
   constexpr size_t kMost = 80;
   std::string text = value.is_string() ? value.get<std::string>()

@@ -29,7 +29,7 @@ enum class FieldGroup {
   kOutput,
   kMemory,
   kMachine,
-  kDegrees,  // the degrees of parallelism, which alone shape the mesh
+  kDegrees,  // the degrees of parallelism, which alone determine the mesh
   kParallel,
   kLaunch,
   kServer,
@@ -38,15 +38,15 @@ enum class FieldGroup {
 
 // Between which requests the values of a field may differ.
 enum class FieldScope {
-  kPicture,  // each picture of a batch may have its own
-  kBatch,    // the requests that share a batch have one
-  kRank      // so have they, but it says where ranks compute, not what
+  kPicture,  // each picture of a batch may have its own value
+  kBatch,    // all requests of a batch have the same value
+  kRank      // likewise, but the field determines where ranks compute, not what
 };
 
 // What a front end needs to know about a field.
 struct FieldInfo {
   std::string name;  // in JSON; diffusers' name if it has one
-  std::string help;  // one line, with the default in brackets; allowed_values() is not part of it
+  std::string help;  // one line, with the default in brackets; allowed_values() is not included
   FieldGroup group;
   std::string unit{};  // what a value means, in capitals: "PIXELS"
   // Inclusive bounds of integers and numbers.
@@ -54,18 +54,18 @@ struct FieldInfo {
   double most = std::numeric_limits<double>::infinity();
   std::vector<std::string> choices{};  // allowed texts; empty: any text
   FieldKind kind = FieldKind::kText;   // follows from the member's type
-  bool may_miss = false;               // null or left out means that it is chosen later
+  bool may_miss = false;               // null or leaving it out means that it is chosen later
   bool is_on = false;                  // a flag that is true by default
-  std::string help_off{};              // one line on the effect of turning a flag off
+  std::string help_off{};              // one line about the effect of turning a flag off
   FieldScope scope = FieldScope::kBatch;
 };
 
-// Returns the range or the choices of a field, "from 1 to 64 pixels", "1 or more" or "1d or 2d"; empty if it
+// Returns the range or the choices of a field: "from 1 to 64 pixels", "1 or more" or "1d or 2d"; empty if it
 // has neither.
 std::string allowed_values(const FieldInfo& info);
 
-// Throws Error(kUsage) that names the field, the value and what is allowed. A list of one element may be
-// given as the element.
+// Throws Error(kUsage) naming the field, the value and what is allowed. A list of one element may be given as
+// the element.
 void check_value(const FieldInfo& info, const Json& value);
 
 template <typename Struct>
@@ -103,13 +103,13 @@ constexpr FieldKind kind_of() {
   return FieldKind::kText;
 }
 
-// Throws Error(kUsage) for an unknown field; the message lists the `known` ones.
+// Throws Error(kUsage) for an unknown field; the message lists the `known` fields.
 [[noreturn]] void refuse_unknown_field(const std::string& name, const std::vector<std::string>& known);
 const Json& require_object(const Json& json);
 
 }  // namespace detail
 
-// A field that is a text in JSON: `write` and `read` convert the member's type; `read` may throw.
+// A field that is a text in JSON: `write` and `read` convert from and to the member's type; `read` may throw.
 template <typename Struct, typename Member, typename Write, typename Read>
 Field<Struct> text_field(Member Struct::*member, FieldInfo info, Write write, Read read) {
   using Value = typename detail::Unwrapped<Member>::Type;
@@ -174,7 +174,7 @@ Field<Struct> plain_field(Member Struct::*member, FieldInfo info, std::string he
   return {std::move(info), get, set, [member](Struct& from) { from.*member = Struct().*member; }};
 }
 
-// A field with another scope than that of the batch.
+// A field whose scope is not that of the batch.
 template <typename Struct>
 Field<Struct> with_scope(FieldScope scope, Field<Struct> field) {
   field.scope = scope;

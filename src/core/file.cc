@@ -23,7 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Throws Error(kInput) if a link on the way to `path` leads nowhere. A hub's cache holds links to its blobs.
+// Throws Error(kInput) if a link on the way to `path` leads nowhere. A hub's cache consists of links to its
+// blobs.
 void refuse_dangling_link(const fs::path& path) {
   std::error_code code;
   for (fs::path each = path; each.has_relative_path(); each = each.parent_path()) {
@@ -36,7 +37,7 @@ void refuse_dangling_link(const fs::path& path) {
 }
 
 // Returns the open descriptor that a name like /dev/stdout or /dev/fd/7 stands for, or -1. Opening such a
-// name would write a file behind it from its start, over what is already there.
+// name would overwrite a file behind it from its start.
 int named_descriptor(const std::filesystem::path& path) {
   if (path == "/dev/stdout") return STDOUT_FILENO;
   if (path == "/dev/stderr") return STDERR_FILENO;
@@ -62,7 +63,7 @@ std::filesystem::path temporary_name(const std::filesystem::path& path, const st
 }
 
 // Returns whether the reason in errno is that the folder of a file does not accept another file, although the
-// file itself may be written to, as when it is mounted by itself into a container.
+// file itself may be writable, for example if it is mounted by itself into a container.
 bool only_folder_is_closed(const std::filesystem::path& path) {
   if (errno != EACCES && errno != EPERM && errno != EROFS) return false;
   const int reason = errno;
@@ -72,7 +73,7 @@ bool only_folder_is_closed(const std::filesystem::path& path) {
   return is_open;
 }
 
-// Returns whether names in the folder can be added but neither changed nor removed.
+// Returns whether names can be added to the folder but neither changed nor removed.
 bool is_append_only(const std::filesystem::path& folder) {
   struct statx status = {};
   return ::statx(AT_FDCWD, folder.empty() ? "." : folder.c_str(), 0, STATX_TYPE, &status) == 0 &&
@@ -95,7 +96,7 @@ std::string read_stream(int descriptor, const std::string& where, uint64_t max_b
   usage_error(path.string(), "cannot {} the file: {}", action, system_reason(code));
 }
 
-// Creates a file of these bytes, which is to replace the one at `target`. Returns 0, or the reason why the
+// Creates a file with these bytes, which will replace the one at `target`. Returns 0, or the reason why the
 // file is missing or incomplete.
 int write_new(const std::filesystem::path& path, const std::filesystem::path& target,
               std::string_view bytes) {
@@ -174,7 +175,7 @@ std::string read_file_or_stream(const std::string& path, uint64_t max_bytes) {
 bool write_to_descriptor(int descriptor, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t count = uninterrupted([&] { return ::write(descriptor, bytes.data(), bytes.size()); });
-    // A standard stream may be a pipe that does not block, because programs that share it have set it so.
+    // A standard stream may be a nonblocking pipe, because programs that share it have made it so.
     pollfd room = {.fd = descriptor, .events = POLLOUT, .revents = 0};
     if (count < 0 && errno == EAGAIN && uninterrupted([&] { return ::poll(&room, 1, -1); }) > 0) continue;
     if (count <= 0) return false;
@@ -246,13 +247,13 @@ void AtomicFile::commit() {
 
 void remove_unfinished_file(const std::filesystem::path& path) noexcept {
   try {
-    // The temporary file stands beside the target of a link, and a sequence's folder beside the link.
+    // The temporary file is beside the target of a link, and a sequence's folder beside the link.
     std::error_code code;
     for (const std::filesystem::path& each : {follow_links(path), path}) {
       const std::filesystem::path temporary = temporary_name(each, temporary_token());
       if (!temporary.empty()) std::filesystem::remove_all(temporary, code);
     }
-  } catch (const std::exception&) {  // without memory for the name the file stays
+  } catch (const std::exception&) {  // without memory for its name, the file stays
   }
 }
 
@@ -261,7 +262,7 @@ void require_writable(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path, code)) {
     usage_error(path.string(), "is a folder; name a file in it");
   }
-  // Renaming would replace a file that its owner protects.
+  // Renaming would replace a file that its owner has protected.
   const bool exists = std::filesystem::exists(path, code);
   const bool is_loop = code == std::errc::too_many_symbolic_link_levels;
   if ((exists || is_loop) && ::access(path.c_str(), W_OK) != 0)
@@ -269,7 +270,7 @@ void require_writable(const std::filesystem::path& path) {
   if (is_special(path)) return;  // opening a pipe would disturb its reader
   if (is_append_only(follow_links(path).parent_path()))
     usage_error(path.string(), "cannot write: nothing can be renamed in its folder (chattr +a)");
-  const AtomicFile probe(path);  // removed again when it goes out of scope
+  const AtomicFile probe(path);  // removed when it goes out of scope
 }
 
 std::filesystem::path numbered_path(const std::filesystem::path& path, int64_t number, int digits) {

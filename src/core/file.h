@@ -13,43 +13,42 @@
 
 namespace tessera {
 
-// Throws Error(kInput) for the beginning of a pointer that git-lfs left in the place of the file `where`.
+// Throws Error(kInput) if this is the beginning of a pointer that git-lfs left in place of the file `where`.
 void refuse_git_lfs_pointer(std::string_view beginning, const std::string& where);
 
 // Returns what is at `path`, or at the end of links there; file_type::not_found if there is nothing. Throws
-// Error(kInput) that says why it cannot be reached: a link leads nowhere or in a circle, or a folder on the
-// way may not be entered.
+// Error(kInput) with the reason why it cannot be reached: a link leads nowhere or in a circle, or a folder on
+// the way may not be entered.
 std::filesystem::file_type type_at(const std::filesystem::path& path);
 
-// Throw Error(kInput) unless there is such a thing.
+// Throw Error(kInput) unless it exists.
 void require_regular_file(const std::filesystem::path& path);
 void require_folder(const std::filesystem::path& path);
 
-// Returns the paths of what a folder holds, in order. If that cannot be listed, `code` has the reason.
+// Returns the paths in a folder, in order. If it cannot be listed, `code` has the reason.
 std::vector<std::filesystem::path> list_folder(const std::filesystem::path& folder, std::error_code& code);
 
 // Returns the whole file. Throws Error(kInput) when it is missing, unreadable, larger than `max_bytes` or a
 // git-lfs pointer.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
 
-// Whether what `path` names can be read only once: "-", which is standard input, a pipe (a shell gives one
-// for
-// <(command)) or a terminal.
+// Whether `path` names something that can be read only once: "-", which is standard input, a pipe (as created
+// by a shell for <(command)) or a terminal.
 bool is_stream(const std::string& path);
 
-// Returns the whole file or stream. Throws Error(kInput) as read_file().
+// Returns the whole file or stream. Throws Error(kInput) as read_file() does.
 std::string read_file_or_stream(const std::string& path, uint64_t max_bytes);
 
 // Writes all of the bytes, or returns false and leaves the reason in errno.
 bool write_to_descriptor(int descriptor, std::span<const std::byte> bytes);
 
 // Writes to a new file next to `path` with an unpredictable name; commit() renames it to `path`, and an
-// uncommitted file is removed. A file that is replaced so leaves its mode to the new one. Links are followed.
-// Where a file cannot be replaced (see put_in_place()), or its folder takes no other file, commit() writes
-// over it. Anything but a regular file (a device, a pipe) and names of open descriptors (/dev/stdout,
+// uncommitted file is removed. The new file gets the mode of the one that it replaces. Links are followed. If
+// a file cannot be replaced (see put_in_place()), or its folder does not accept another file, commit()
+// overwrites it. Anything but a regular file (a device, a pipe) and names of open descriptors (/dev/stdout,
 // /dev/fd/7) are written to directly, from their current position. Every failure (no such folder, not
 // writable, disk full) is an Error(kUsage) that names the path; if commit() can neither rename nor write, it
-// also names the file next to `path` that has the whole content and stays.
+// also names the file next to `path`, which has the whole content and is kept.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path);
@@ -59,7 +58,7 @@ class AtomicFile {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  void commit();  // flushes to the disk and renames
+  void commit();  // flushes to disk and renames
 
  private:
   [[noreturn]] void fail(const char* action) const;
@@ -75,9 +74,9 @@ class AtomicFile {
 std::filesystem::path numbered_path(const std::filesystem::path& path, int64_t number, int digits);
 
 // Writes files into a new folder next to `path`, with an unpredictable name. commit() renames them to
-// NAME-0000.EXT, NAME-0001.EXT, ... where `path` is NAME.EXT; what is uncommitted is removed. Nothing that
-// needs space is left for commit(). Only a process that ends amid its renames leaves a part of the files; if
-// one cannot take its place, those before it go back to that folder, which stays. Failures are as of an
+// NAME-0000.EXT, NAME-0001.EXT, ... if `path` is NAME.EXT; uncommitted files are removed. Nothing that needs
+// space is left for commit(). Only a process that ends between its renames leaves some of the files; if one
+// cannot take its place, the earlier ones return to that folder, which is kept. Failures are those of an
 // AtomicFile.
 class AtomicSequence {
  public:
@@ -86,7 +85,7 @@ class AtomicSequence {
   AtomicSequence(const AtomicSequence&) = delete;
   AtomicSequence& operator=(const AtomicSequence&) = delete;
 
-  void add(std::string_view file);  // flushed to the disk
+  void add(std::string_view file);  // flushed to disk
   void commit();
 
  private:
@@ -99,12 +98,12 @@ class AtomicSequence {
   UnfinishedName name_;
 };
 
-// Removes the temporary file for `path`, or an AtomicSequence's folder of files, that a killed fork of this
-// process left behind; forks have the temporary_token() of this process if it was drawn before.
+// Removes the temporary file for `path`, or an AtomicSequence's folder of files, left behind by a killed fork
+// of this process; forks share the temporary_token() of this process if it was drawn before forking.
 void remove_unfinished_file(const std::filesystem::path& path) noexcept;
 
 // Throws Error(kUsage) unless a file can be created at `path`: its folder exists and is writable, and `path`
-// is not a folder. Leaves nothing behind. Call it before work whose result would be lost.
+// is not a folder. Leaves nothing behind. Call it before work whose result would otherwise be lost.
 void require_writable(const std::filesystem::path& path);
 
 }  // namespace tessera

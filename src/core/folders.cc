@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Tessera's own in the folder that the environment names, else in that one of the user's home.
+// Tessera's subfolder of the folder that the environment names, otherwise of that one in the user's home.
 std::optional<fs::path> own_folder(const char* variable, const char* below_home) {
   const auto from = [](const char* name, const char* below) -> std::optional<fs::path> {
     const char* const value = std::getenv(name);
@@ -37,7 +37,7 @@ fs::path own_path() {
   // The loader has no name for the program itself.
   const char* const name = is_known ? static_cast<const link_map*>(map)->l_name : "";
   if (*name) return fs::weakly_canonical(name, code);
-  // Behind the path of a file that has been deleted or replaced since the start, the kernel says so.
+  // The kernel appends this to the path of a file that has been deleted or replaced since the start.
   constexpr std::string_view kDeleted = " (deleted)";
   std::string path = fs::read_symlink("/proc/self/exe", code).string();
   if (path.ends_with(kDeleted) && !fs::exists(path, code)) path.resize(path.size() - kDeleted.size());

@@ -1,5 +1,5 @@
-// Folders of this program and of its user: where its code lies, beside which its models, machines and codecs
-// are found, and where it keeps what it can make again.
+// Folders of this program and of its user: where its code is, near which its models, machines and codecs are
+// found, and where it keeps files that it can recreate.
 #pragma once
 
 #include <filesystem>
@@ -8,17 +8,18 @@
 
 namespace tessera {
 
-// Returns the path from which the program or the shared library that holds this code was loaded, without
-// links, also if the file has been deleted or replaced since; empty if the system does not say.
+// Returns the path from which the program or the shared library that contains this code was loaded, with
+// links resolved, even if the file has since been deleted or replaced; empty if the system does not provide
+// it.
 std::filesystem::path own_path();
 
-// Returns the folders under which things of Tessera may be installed, in the order of a search: that which
-// TESSERA_PREFIX in the environment names, if it does, and the one that holds the folder of own_path().
+// Returns the folders under which parts of Tessera may be installed, in search order: the one named by the
+// environment variable TESSERA_PREFIX, if set, and the one that contains the folder of own_path().
 std::vector<std::filesystem::path> install_prefixes();
 
-// As the XDG base directory specification says: $XDG_CACHE_HOME/tessera or ~/.cache/tessera, and
-// $XDG_STATE_HOME/tessera or ~/.local/state/tessera for what cannot be made again; nothing if neither
-// variable is an absolute path. They need not exist.
+// Following the XDG base directory specification: $XDG_CACHE_HOME/tessera or ~/.cache/tessera, and
+// $XDG_STATE_HOME/tessera or ~/.local/state/tessera for files that cannot be recreated; nothing if neither
+// variable is an absolute path. The folders need not exist.
 std::optional<std::filesystem::path> cache_folder();
 std::optional<std::filesystem::path> state_folder();
 

@@ -23,7 +23,7 @@
 namespace tessera {
 namespace {
 
-// Holds an instruction set and its name in each library's environment variable.
+// An instruction set, and its name in each library's environment variable.
 struct Cap {
   Isa isa;
   const char *name, *aten, *onednn, *mkl;
@@ -58,7 +58,7 @@ Isa processor_isa() {
   return cpuinfo_has_x86_amx_bf16() ? Isa::kAmx : Isa::kAvx512Bf16;
 }
 
-// Holds the attributes with which OpenMP would start a thread.
+// The attributes with which OpenMP would start a thread.
 struct Attributes {
   Attributes() {
     ::pthread_attr_init(&value);
@@ -68,7 +68,7 @@ struct Attributes {
   Attributes(const Attributes&) = delete;
   Attributes& operator=(const Attributes&) = delete;
 
-  // Reads the size that the environment gives, in KiB or with a unit. Returns 0 if it gives none.
+  // Reads the size in the environment, in KiB or with a unit. Returns 0 if there is none.
   static size_t stack_bytes() {
     for (const char* name : {"OMP_STACKSIZE", "GOMP_STACKSIZE"}) {
       const char* const text = std::getenv(name);
@@ -133,7 +133,7 @@ bool cpu_has_bf16() {
 
 void cap_libraries() {
   const Cap* const cap = wanted_cap();
-  // ATen does not check that the processor has what its variable names; it would crash with an illegal
+  // ATen does not check that the processor supports what its variable names; it would crash with an illegal
   // instruction.
   if (!cap || cap->isa >= processor_isa()) return;
   setenv("ATEN_CPU_CAPABILITY", cap->aten, 1);
@@ -178,11 +178,11 @@ namespace fs = std::filesystem;
 std::optional<uint64_t> parse(const std::string& text) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;  // "max", for one
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;  // "max", for example
   return number;
 }
 
-// Returns the number in a file that holds nothing else.
+// Returns the number in a file that contains nothing else.
 std::optional<uint64_t> number_of(const fs::path& file) {
   std::string text;
   std::ifstream(file) >> text;
@@ -222,15 +222,15 @@ Machine machine_of(const fs::path& root) {
   return {total, numbers["SwapTotal:"] * kKilobyte, tells ? numbers["MemAvailable:"] * kKilobyte : total};
 }
 
-// Says how a version of control groups names its files.
+// How a version of control groups names its files.
 struct Version {
   const char* type;        // of the file system
   const char* controller;  // in /proc/self/cgroup; version 2 has none
   const char* most;
   const char* used;
   std::vector<const char*> reclaimable;  // in memory.stat
-  const char* high;                      // beyond it a group is slowed down; may be nullptr
-  const char* events;                    // counts the processes that the kernel ended
+  const char* high;                      // beyond it, a group is slowed down; may be nullptr
+  const char* events;                    // counts the processes that the kernel has killed
 };
 
 const std::vector<Version>& versions() {
@@ -270,7 +270,7 @@ std::optional<std::string> group_of(const fs::path& root, const Version& version
 }
 
 struct Mount {
-  std::string group;  // what of the hierarchy is mounted
+  std::string group;  // the part of the hierarchy that is mounted
   fs::path folder;    // where
 };
 
@@ -289,8 +289,8 @@ std::optional<Mount> mount_of(const fs::path& root, const Version& version) {
   return std::nullopt;
 }
 
-// Returns the group relative to what is mounted. In a container, the hierarchy may be mounted from the
-// container's own group on while the path of the process is that on the host, or the reverse.
+// Returns the group relative to the mounted part. In a container, the hierarchy may be mounted from the
+// container's own group on while the path of the process is relative to the host, or vice versa.
 fs::path within(const Mount& mount, const std::string& group) {
   const fs::path relative = fs::path(group).lexically_relative(mount.group);
   const bool is_below = !relative.empty() && *relative.begin() != "..";
@@ -302,7 +302,7 @@ void add_groups(const fs::path& root, const Machine& machine, const Version& ver
   const std::optional<std::string> own = group_of(root, version);
   const std::optional<Mount> mount = mount_of(root, version);
   if (!own || !mount) return;
-  // The limits of all groups around a nested group apply to it as well.
+  // The limits of all groups around a nested group apply to it too.
   for (fs::path group = within(*mount, *own).lexically_normal();; group = group.parent_path()) {
     const fs::path folder = mount->folder / group;
     const uint64_t most = number_of(folder / version.most).value_or(kUnlimited);

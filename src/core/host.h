@@ -1,9 +1,9 @@
-// What the host gives: its processor's instruction sets, of which some are used, the threads that compute on
-// it, which are those of OpenMP for ATen, oneDNN and MKL alike, and its memory.
+// What the host provides: the instruction sets of its processor; the threads that compute on it, which are
+// OpenMP's for ATen, oneDNN and MKL alike; and its memory.
 //
 // TESSERA_MAX_ISA=avx2|avx512|avx512_bf16 in the environment limits everything, libraries included, to that
-// instruction set, so that any machine can test and time what older processors run. It has no effect on
-// processors other than x86, nor if the processor has less than it names.
+// instruction set, so that any machine can test and time the code for older processors. It has no effect on
+// processors other than x86, or if the processor supports less than it names.
 #pragma once
 
 #include <cstdint>
@@ -23,34 +23,34 @@ enum class Isa {
   kAmx,         // bf16 tiles
 };
 
-// Returns what kernels may use: the processor's instruction set, capped. Throws Error(kUsage) if the value of
-// TESSERA_MAX_ISA is unknown.
+// Returns the instruction set that kernels may use: the processor's, capped. Throws Error(kUsage) if the
+// value of TESSERA_MAX_ISA is unknown.
 Isa cpu_isa();
 
 // Whether the processor multiplies bf16 in hardware (AVX512-BF16 or AMX on x86, BF16 on Arm).
 bool cpu_has_bf16();
 
 // Passes TESSERA_MAX_ISA on to ATen, oneDNN and MKL by overwriting their environment variables; does nothing
-// if it is not set or names no less than the processor has. Call it first in main(): libraries read their
-// variables only once, at first use, and other threads may read the environment. Throws Error(kUsage) as
-// cpu_isa() does.
+// if it is not set or does not name less than the processor supports. Call it first in main(): libraries read
+// their variables only once, at first use, and other threads may read the environment. Throws Error(kUsage)
+// as cpu_isa() does.
 void cap_libraries();
 
-// Calls each of MKL's vector functions that ATen uses once; does nothing when it is called again. Call it
-// before several threads compute: MKL chooses a function's code in its first call, and of threads that make
-// that call at the same time, one may run code with relative errors of 1e-4 (pytorch/pytorch#188792; oneMKL
-// before 2025.0). Thread-safe.
+// Calls each of MKL's vector functions that ATen uses once; later calls do nothing. Call it before several
+// threads compute: MKL chooses a function's code in its first call, and if several threads make that call at
+// the same time, one of them may run code with relative errors of 1e-4 (pytorch/pytorch#188792; oneMKL before
+// 2025.0). Thread-safe.
 void make_first_calls();
 
 // Sets the number of threads with which the calling thread computes from now on, and returns it: `wanted`, or
-// fewer where OpenMP or the system gives no more (OMP_THREAD_LIMIT, OMP_MAX_ACTIVE_LEVELS, a limit on
-// processes or on memory). OpenMP does not change the number afterwards, whatever OMP_DYNAMIC says. Call it
-// before anything computes: oneDNN divides its work among as many threads as are set, and what missing ones
-// should have computed is never written.
+// fewer if OpenMP or the system allows no more (OMP_THREAD_LIMIT, OMP_MAX_ACTIVE_LEVELS, a limit on processes
+// or on memory). OpenMP does not change the number afterwards, whatever OMP_DYNAMIC says. Call it before
+// anything computes: oneDNN divides its work among as many threads as are set, and what missing ones should
+// have computed is never written.
 int set_threads(int wanted);
 
-// While it lives, the calling thread computes alone, so that OpenMP starts no threads. They do not survive a
-// fork, after which a process would wait for them for ever.
+// While it lives, the calling thread computes alone, so that OpenMP starts no threads. These do not survive a
+// fork, and a forked process would wait for them forever.
 class ComputesAlone {
  public:
   ComputesAlone();
@@ -77,8 +77,8 @@ std::vector<MemoryLimit> memory_limits(const std::filesystem::path& root = "/");
 // how much of it is in use.
 uint64_t total_memory(const std::filesystem::path& root = "/");
 
-// Returns how many processes of this process's control group the kernel has ended for lack of memory; of the
-// machine where no group counts them.
+// Returns how many processes of this process's control group the kernel has killed for lack of memory; if no
+// group counts them, those of the machine.
 uint64_t memory_kills(const std::filesystem::path& root = "/");
 
 }  // namespace tessera

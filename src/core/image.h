@@ -14,12 +14,12 @@ struct PngFile {
   ImageText text;  // UTF-8
 };
 
-// Reads any PNG as 8-bit RGB without alpha. Throws Error(kInput) when the file is missing or damaged; `where`
+// Reads any PNG as 8-bit RGB without alpha. Throws Error(kInput) if the file is missing or damaged; `where`
 // is its name in messages.
 PngFile decode_png(std::string_view bytes, const std::string& where);
 PngFile read_png(const std::filesystem::path& path);
 
-// Reads the text in a PNG file that ends where its pixels begin, or later.
+// Reads the text in a PNG file that may be cut off where its pixels begin, or later.
 ImageText decode_png_text(std::string_view bytes, const std::string& where);
 
 }  // namespace tessera

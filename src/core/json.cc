@@ -18,14 +18,14 @@ namespace {
 constexpr int kMaxDepth = 100;
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
 
-// Holds a bare word that Python writes, and which of the document's numbers stands for it.
+// A bare word that Python writes, and the position of the number that replaces it.
 struct BareNumber {
   size_t index;
   double value;
 };
 
 struct ReplacedNumbers {
-  std::string text;  // of the same length, a 0 in the place of each bare word
+  std::string text;  // with the same length, and a 0 in place of each bare word
   std::vector<BareNumber> numbers;
 };
 
@@ -34,7 +34,7 @@ struct ReplacedNumbers {
 class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
  public:
   using Base = nlohmann::detail::json_sax_dom_parser<Json>;
-  // `bare` holds the numbers that stand for bare words, in their order.
+  // `bare` holds the numbers that replace bare words, in order.
   LimitedBuilder(Json& root, std::span<const BareNumber> bare, size_t size)
       : Base(root, /*allow_exceptions=*/false), bare_(bare), size_(size) {}
 
@@ -56,7 +56,7 @@ class LimitedBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
 
   template <typename Exception>
   bool parse_error(std::size_t position, const std::string& token, const Exception& error) {
-    // The library's text begins with its own name for the error in brackets and, where known, a position.
+    // The library's text begins with its own name for the error in brackets and, if known, a position.
     const std::string text = error.what();
     const size_t name = text.find("] ");
     message = name == std::string::npos ? text : text.substr(name + 2);
@@ -96,7 +96,7 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-// Returns whether the character can belong to a number or a word outside strings.
+// Returns whether the character can be part of a number or a word outside strings.
 bool is_of_word(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-' ||
          c == '+' || c == '.';
@@ -122,8 +122,8 @@ size_t end_of_string(std::string_view text, size_t begin) {
   return text.size();
 }
 
-// The parser does not know bare words, so numbers stand in for them. The document does not mark which numbers
-// these are, but their places in the order of all numbers identify them.
+// The parser does not know bare words, so numbers replace them. The document does not mark these numbers, but
+// their positions among all numbers identify them.
 ReplacedNumbers replace_bare_numbers(std::string_view text) {
   ReplacedNumbers result = {.text = std::string(text), .numbers = {}};
   size_t numbers = 0;

@@ -22,15 +22,15 @@ Json parse_json(std::string_view text, const std::string& where);
 // Reads and parses a file. Throws Error(kInput) when it is missing, unreadable or larger than 256 MiB.
 Json read_json(const std::filesystem::path& path);
 
-// How a number, text or list that is null is read. Most parameters of diffusers and transformers fail on
-// None; kDefault is for those that then choose a value themselves.
+// How a null in place of a number, text or list is read. Most parameters of diffusers and transformers fail
+// on None; kDefault is for those for which the libraries then choose a value themselves.
 enum class Null { kRefused, kDefault };
 
-// Typed access to a JSON object, for config files. A key that is absent gives the default. Null is Python's
-// None: false as a boolean, refused or the default elsewhere. A key of another type is an Error(kInput) that
+// Typed access to a JSON object, for config files. An absent key gives the default. Null is Python's None:
+// false for a boolean, otherwise refused or the default. A value of another type is an Error(kInput) that
 // names the key, the expectation, the value and the file.
 //
-// It remembers which keys were asked for, so that a key that nobody reads cannot pass unnoticed.
+// It remembers which keys were read, so that a key that nobody reads does not go unnoticed.
 class JsonConfig {
  public:
   JsonConfig();
@@ -64,24 +64,24 @@ class JsonConfig {
 
   // The object under a key, empty if it is absent. Errors name the key.
   JsonConfig object(const std::string& key) const;
-  // The same file with other values, as where it lacks what another version of it says.
+  // The same file with other values, for example if it lacks what another version of it contains.
   JsonConfig with(Json values) const;
 
-  // Does not count as asking for a key.
+  // Does not count as reading a key.
   const Json& values() const { return values_; }
-  // Returns the keys for which no other function was asked, those of object() after a dot, in alphabetical
-  // order, without those that are null or false: they switch an option off. Copies and with() share what was
-  // asked. Threads may ask at the same time.
+  // Returns the keys that no other function has read, in alphabetical order, with those of object() after a
+  // dot, and without those that are null or false, since these switch an option off. Copies and with() share
+  // this record. Threads may read keys at the same time.
   std::vector<std::string> unread() const;
   const std::string& where() const { return where_; }
 
   // Throws Error(kInput): `[where] 'key' must be EXPECTED, got VALUE`.
   [[noreturn]] void fail(const std::string& key, const std::string& expected) const;
-  // Throws Error(kInput) for a value that is valid elsewhere: `[where] 'key' is VALUE: WHY`.
+  // Throws Error(kInput) for a value that is valid in other cases: `[where] 'key' is VALUE: WHY`.
   [[noreturn]] void refuse(const std::string& key, const std::string& why) const;
 
  private:
-  // nullptr when absent, or null where that is the default
+  // nullptr if absent, or if null means the default
   const Json* find(const std::string& key, Null null = Null::kDefault) const;
   std::string value_text(const std::string& key) const;  // for messages
 

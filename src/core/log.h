@@ -1,5 +1,5 @@
-// The library's messages while it works. The library never prints: messages go to a sink that the program
-// sets (the command line writes them to stderr) and are dropped if there is none.
+// The library's messages while it works. The library never prints: messages go to a sink set by the program
+// (the command line writes them to stderr), and are dropped if there is none.
 #pragma once
 
 #include <fmt/format.h>

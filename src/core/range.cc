@@ -54,7 +54,7 @@ std::vector<Range> split_by_shares(int64_t total, int64_t parts, const Shares& s
   const int64_t least = std::min(shares.least, total / parts);
   const double unit = static_cast<double>(total) / sum_of(shares.of_parts);
   std::vector<Range> all;
-  std::vector<double> missing;  // how much less a part has than its share says
+  std::vector<double> missing;  // how much a part falls short of its share
   int64_t left = total;
   for (const double share : shares.of_parts) {
     const double exact = unit * share;
@@ -62,8 +62,7 @@ std::vector<Range> split_by_shares(int64_t total, int64_t parts, const Shares& s
     missing.push_back(exact - static_cast<double>(all.back().length));
     left -= all.back().length;
   }
-  // The least lengths may have taken more than there is; then the parts with the largest excess give some
-  // back.
+  // The minimum lengths may exceed the total; the parts with the largest excess then give some back.
   for (; left != 0; left += left > 0 ? -1 : 1) {
     const int64_t change = left > 0 ? 1 : -1;
     size_t chosen = all.size();
@@ -82,7 +81,7 @@ std::vector<Range> split_by_shares(int64_t total, int64_t parts, const Shares& s
 int64_t things_of_round(int64_t parts, const Shares& shares) {
   if (shares.of_parts.empty()) return parts;
   constexpr double kGoodEnough = 0.95;
-  // Returns how much of the parts' time is used until the last one is done.
+  // Returns the fraction of the parts' time that is used until the last one is done.
   const auto used = [&](int64_t things) {
     double longest = 0;
     const std::vector<Range> ranges = split_by_shares(things, parts, shares);

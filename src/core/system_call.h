@@ -22,16 +22,16 @@ auto uninterrupted(const Call& call) {
   }
 }
 
-// Whether the system refused memory, or a process or thread (with the same error number as for a lack of
+// Whether the system refused memory, or a process or thread (which has the same error number as a lack of
 // memory for its stack).
 bool is_lack_of_resources(const std::exception& error);
 
-// Returns the text of an error number, with the limit of the user that may be behind it: "File too large
-// (ulimit -f)".
+// Returns the text of an error number, with the user's limit that may be the reason: "File too large (ulimit
+// -f)".
 std::string system_reason(int code);
 
-// Raises the number of files that this process may have open to the most that it may give itself: ranks share
-// a socket with every other rank, and shells allow few at first.
+// Raises the number of files that this process may open to the maximum that it may set itself: ranks share a
+// socket with every other rank, and shells allow few by default.
 void allow_many_descriptors();
 
 using Deadline = std::chrono::steady_clock::time_point;

@@ -32,7 +32,7 @@ std::string shown(const OrderedJson& value, Table::Column::Unit unit) {
   return value.dump();
 }
 
-// Returns the cell for CSV, quoted where it must be (RFC 4180).
+// Returns the cell for CSV, quoted if necessary (RFC 4180).
 std::string csv_cell(const OrderedJson& value) {
   if (value.is_null()) return {};
   std::string text = value.is_string() ? value.get<std::string>() : value.dump();
@@ -50,13 +50,13 @@ using Cells = std::vector<std::string>;
 
 constexpr size_t kMostWidth = 150, kLeastText = 12, kGap = 2;
 
-// Stands for adjacent columns whose titles are alike before a slash, such as `sent/step` and `sent/run`.
+// Adjacent columns whose titles agree before a slash, such as `sent/step` and `sent/run`.
 struct SharedTitle {
   std::string title;
   size_t begin, end;
 };
 
-// Moves what titles share to the line above them.
+// Moves the shared part of titles to the line above them.
 std::vector<SharedTitle> shared_titles(Cells& titles) {
   std::vector<SharedTitle> shared;
   for (size_t begin = 0, end = 0; begin < titles.size(); begin = end) {
@@ -104,7 +104,7 @@ std::string without_trailing_spaces(const std::string& line) {
   return line.substr(0, line.find_last_not_of(' ') + 1);
 }
 
-// Writes "---- sent ----" above the columns that share a title, without dashes where they do not fit.
+// Writes "---- sent ----" above the columns that share a title, without dashes if they do not fit.
 std::string line_of(const std::vector<SharedTitle>& shared, const std::vector<size_t>& widths) {
   std::string line;
   for (const auto& [title, begin, end] : shared) {
@@ -116,7 +116,8 @@ std::string line_of(const std::vector<SharedTitle>& shared, const std::vector<si
   return without_trailing_spaces(line) + "\n";
 }
 
-// Returns the lines of a text in a column, broken after a space, a dot or a slash, or else anywhere.
+// Returns the lines of a text in a column, broken after a space, a dot or a slash, or, if there is none,
+// anywhere.
 Cells wrapped(const std::string& text, size_t width) {
   Cells lines;
   std::string_view rest = text;

@@ -26,7 +26,7 @@ constexpr size_t kMostName = 4096;  // PATH_MAX
 constexpr int64_t kIsFile = -1;
 }  // namespace
 
-// Holds a name that a signal handler can read. Slots are never freed, but used again.
+// A name that a signal handler can read. Slots are never freed, but reused.
 struct Unfinished {
   std::atomic<bool> used{true};
   std::atomic<bool> ready{false};
@@ -64,9 +64,9 @@ Unfinished& free_slot() {
   return *slot;
 }
 
-// Only the holder of a slot writes to it, and only a signal handler reads its name besides.
+// Only the holder of a slot writes to it; only a signal handler reads its name as well.
 Unfinished* remember_in_slot(const std::string& name, int64_t files) {
-  if (name.size() >= kMostName) return nullptr;  // no call of the system takes such a name
+  if (name.size() >= kMostName) return nullptr;  // the system calls do not accept such a name
   Unfinished& slot = free_slot();
   std::memcpy(slot.name.data(), name.c_str(), name.size() + 1);
   slot.files = files;
@@ -161,7 +161,8 @@ int create_replacement(const std::filesystem::path& temporary, const std::filesy
   if (!exists && errno == ENAMETOOLONG) return -1;  // the temporary name may be shorter
   const bool replaces = exists && S_ISREG(old.st_mode);
   const mode_t mode = replaces ? old.st_mode & 0777 : 0666;
-  // The mode counts from the start: those who may not read the old file must not open the new one meanwhile.
+  // The mode counts from the start: users who may not read the old file must not be able to open the new one
+  // meanwhile.
   const int descriptor = uninterrupted(
       [&] { return ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode); });
   if (descriptor < 0 || !replaces) return descriptor;
@@ -169,7 +170,7 @@ int create_replacement(const std::filesystem::path& temporary, const std::filesy
   if (::fchown(descriptor, old.st_uid, old.st_gid) != 0) {
     [[maybe_unused]] const int ignored = ::fchown(descriptor, static_cast<uid_t>(-1), old.st_gid);
   }
-  ::fchmod(descriptor, mode);  // the mask of the process does not count
+  ::fchmod(descriptor, mode);  // the umask does not apply
   return descriptor;
 }
 
@@ -192,7 +193,7 @@ bool put_in_place(const std::filesystem::path& temporary, const std::filesystem:
 
 bool copy_over(int descriptor, const std::filesystem::path& path) {
   constexpr int kFlags = O_WRONLY | O_NOFOLLOW | O_CLOEXEC;
-  // Where anybody may create files, Linux may refuse to open another user's with O_CREAT.
+  // In folders where everybody may create files, Linux may refuse to open another user's file with O_CREAT.
   int to = uninterrupted([&] { return ::open(path.c_str(), kFlags | O_TRUNC); });
   if (to < 0 && errno == ENOENT)
     to = uninterrupted([&] { return ::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0666); });

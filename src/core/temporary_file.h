@@ -1,5 +1,5 @@
-// Temporary files: their names, which a signal handler can remove, and how a finished one takes the place of
-// another file, which may exist already.
+// Temporary files: their names, which a signal handler can remove, and how a finished one replaces another
+// file, which may already exist.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace tessera {
 
 struct Unfinished;
 
-// What remove_unfinished_files() removes as long as this object lives and forget() has not been called.
+// Something that remove_unfinished_files() removes while this object lives, unless forget() has been called.
 class UnfinishedName {
  public:
   UnfinishedName() = default;
@@ -20,7 +20,7 @@ class UnfinishedName {
 
   void remember(const std::string& file);
   void remember_folder(const std::string& folder);  // with files named 0, 1, 2, ...
-  void set_files(int64_t count);                    // that the folder may hold from now on
+  void set_files(int64_t count);                    // the number that the folder may contain from now on
   void forget();
 
  private:
@@ -35,42 +35,41 @@ void remove_unfinished_files() noexcept;
 bool has_finished_file() noexcept;
 void remember_finished_file() noexcept;
 
-// An unguessable part of the names of this process's temporary files. Forks that are made after the first
-// call have the same.
+// The unguessable part of the names of this process's temporary files. Forks that are made after the first
+// call share it.
 const std::string& temporary_token();
 
 // Returns the target of a chain of links, even if it does not exist yet. A chain in a circle ends at one of
 // its links.
 std::filesystem::path follow_links(std::filesystem::path path);
 
-// Returns the name of a temporary file or folder beside `path` that has this token in it: NAME.TOKEN.tmp, or
-// a short name where the file system allows none that is so long.
+// Returns the name of a temporary file or folder beside `path` that contains this token: NAME.TOKEN.tmp, or a
+// short name if the file system does not allow one of that length.
 std::filesystem::path temporary_beside(const std::filesystem::path& path, const std::string& token);
 
 // The following functions return a negative number or false when they fail, with the reason in errno.
 
-// Creates a new file that is to replace the one at `path`; if there is one, it gets its mode, and its owner
-// and group where this process may give files away. Fails if anything exists at `temporary`, even a link,
-// because anybody with write access to the folder could have put it there.
+// Creates a new file that will replace the one at `path`; if that exists, the new file gets its mode and, if
+// this process may give files away, its owner and group. Fails if anything exists at `temporary`, even a
+// link, because anybody with write access to the folder could have put it there.
 int create_replacement(const std::filesystem::path& temporary, const std::filesystem::path& path);
 
-// Flushes a file to the disk, on file systems that can do so.
+// Flushes a file to disk, on file systems that support it.
 bool flush_to_disk(int descriptor);
 
-// Puts the temporary file in the place of `path`: renames it, or, where that cannot be done, writes its
-// content over the file there. A file cannot be replaced where it is mounted by itself, or where it belongs
-// to another user and its folder has the sticky bit.
+// Puts the temporary file in place of `path`: renames it, or, if that is impossible, writes its content over
+// the file there. A file cannot be replaced if it is mounted by itself, or if it belongs to another user and
+// its folder has the sticky bit.
 bool put_in_place(const std::filesystem::path& temporary, const std::filesystem::path& path);
 
 // Writes the whole content of an open file over that of the file at `path`.
 bool copy_over(int descriptor, const std::filesystem::path& path);
 
-// Throws Error if the temporary file or folder that is to take the place of `path` is no longer there.
+// Throws Error if the temporary file or folder that is to replace `path` no longer exists.
 void require_temporary(const std::filesystem::path& temporary, const std::filesystem::path& path);
 
-// For a temporary file or folder that could not be put in the place of `path` and whose content must not be
-// lost: gives it a name that no cleaning up looks for, and returns it. Throws Error if it is
-// no longer there.
+// For a temporary file or folder that could not replace `path` and whose content must not be lost: gives it a
+// name that cleanups do not look for, and returns that name. Throws Error if it no longer exists.
 std::filesystem::path keep_temporary(const std::filesystem::path& temporary,
                                      const std::filesystem::path& path);
 

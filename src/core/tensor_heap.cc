@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>  // says whether this is glibc
+#include <cstdlib>  // defines whether this is glibc
 #include <fstream>
 #include <limits>
 #include <vector>
@@ -20,15 +20,15 @@ namespace tessera {
 namespace {
 
 constexpr size_t kAlignment = 64, kPage = 4096;
-// This is the distance between tensors. Without it, tensors of usual sizes begin at the same offset of their
-// pages, and the processor takes loads from one for loads of what it has just stored to another.
+// The distance between tensors. Without it, tensors of common sizes begin at the same offset within their
+// pages, and the processor mistakes loads from one for loads of what it has just stored to another.
 constexpr size_t kStagger = 5 * kAlignment;
 
 size_t round_up(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-// Under this policy, addresses count as memory from the time they are reserved.
+// Under this policy, addresses count as memory from the moment they are reserved.
 bool never_overcommits() {
   constexpr int kNeverOvercommit = 2;
   std::ifstream file("/proc/sys/vm/overcommit_memory");
@@ -38,7 +38,7 @@ bool never_overcommits() {
 
 }  // namespace
 
-// Lists all heaps of the process, because libtorch may free memory by its address alone.
+// Lists all heaps of the process, because libtorch may free memory given only its address.
 struct TensorHeap::Heaps {
   std::mutex mutex;
   std::vector<TensorHeap*> all;
@@ -53,7 +53,7 @@ TensorHeap::TensorHeap(size_t capacity) {
   capacity = capacity / kPage * kPage;
   void* const base =
       ::mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) return;  // the address space is limited; libtorch's allocator serves all
+  if (base == MAP_FAILED) return;  // the address space is limited: libtorch's allocator serves all tensors
   base_ = static_cast<std::byte*>(base);
   capacity_ = capacity;
   free_.emplace(0, capacity);
@@ -110,7 +110,7 @@ void TensorHeap::give_back(size_t begin) {
 
 c10::DataPtr TensorHeap::allocate(size_t bytes) {
   const std::optional<size_t> begin = bytes < kLarge ? std::nullopt : take(bytes);
-  // If memory runs out, this fails with libtorch's own error.
+  // If memory has run out, this fails with libtorch's own error.
   if (!begin) return c10::GetDefaultCPUAllocator()->allocate(bytes);
   std::byte* const data = base_ + *begin;
   c10::profiledCPUMemoryReporter().New(data, bytes);

@@ -21,7 +21,7 @@ class TensorHeap final : public c10::Allocator {
   // Smaller tensors, and those for which the heap has no room, come from libtorch's own allocator.
   static constexpr size_t kLarge = 1 << 20;
 
-  // Reserves `capacity` bytes of addresses. Their pages take memory from the first time they are touched on.
+  // Reserves `capacity` bytes of addresses. Their pages take memory only once they are touched.
   explicit TensorHeap(size_t capacity);
   ~TensorHeap() override;
   TensorHeap(const TensorHeap&) = delete;
@@ -50,9 +50,8 @@ class TensorHeap final : public c10::Allocator {
   size_t used_bytes_ = 0;
 };
 
-// From now on, the process keeps freed memory for the next tensors: see TensorHeap. Meant for programs, when
-// they start, before there are tensors. Does nothing where the system never promises more memory than it
-// has.
+// From now on, the process keeps freed memory for the next tensors: see TensorHeap. Meant for programs, at
+// their start, before there are tensors. Does nothing if the system never promises more memory than it has.
 void keep_freed_memory();
 
 }  // namespace tessera

@@ -10,9 +10,9 @@
 #include <system_error>
 #include <utility>
 
-// This is the compiled part of fmt, once for the whole program: the headers that libtorch ships come without
-// fmt's library, and as a header-only library fmt costs every source that formats a text five seconds of
-// compiling.
+// The compiled part of fmt, once for the whole program: the headers that libtorch ships come without fmt's
+// library, and as a header-only library, fmt would add five seconds of compile time to every source that
+// formats a text.
 FMT_BEGIN_NAMESPACE
 namespace detail {
 
@@ -136,7 +136,7 @@ std::optional<size_t> find_invalid_utf8(std::string_view text) {
 std::string_view cut_utf8(std::string_view text, size_t most) {
   if (text.size() <= most) return text;
   size_t end = most;
-  // A continuation at the cut belongs to a character that began before it, at most three bytes.
+  // A continuation byte at the cut belongs to a character that began at most three bytes before it.
   while (end > 0 && most - end < 3 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   return text.substr(0, end);
 }
@@ -195,7 +195,7 @@ std::optional<std::string> decode_base64(std::string_view text) {
   std::string result;
   result.reserve(text.size() / 4 * 3 + 3);
   uint32_t bits = 0;
-  int count = 0;  // of bits that wait
+  int count = 0;  // of bits that are waiting
   size_t digits = 0, padding = 0;
   for (const char c : text) {
     if (c == '\r' || c == '\n') continue;
@@ -214,8 +214,8 @@ std::optional<std::string> decode_base64(std::string_view text) {
   return result;
 }
 
-// Not by std::random_device, which asks the processor what it is each time one is made: under a hypervisor
-// that takes 15 us.
+// std::random_device is not used, because it queries the processor each time one is made, which takes 15 us
+// under a hypervisor.
 void random_bytes(std::span<std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t got = ::getrandom(bytes.data(), bytes.size(), 0);

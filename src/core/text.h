@@ -22,9 +22,9 @@ inline std::string counted(int64_t count, std::string_view noun) {
 
 std::string count_text(uint64_t count);  // "611.4 M"
 std::string bytes_text(uint64_t bytes);  // "1.14 GiB"
-// In milliseconds, with the three digits that count, whatever the size.
+// In milliseconds, with three significant digits.
 std::string milliseconds_text(double seconds);
-// The number alone, to four digits or to the second.
+// The number without a unit, to four digits or to the second.
 std::string seconds_text(double seconds);
 
 // "1.5 s"
@@ -32,11 +32,11 @@ inline std::string seconds_text(std::chrono::milliseconds time) {
   return fmt::format("{:g} s", std::chrono::duration<double>(time).count());
 }
 
-// Returns the text with spaces in the place of control characters: a message is one line, and field() writes
+// Returns the text with spaces in place of control characters: a message is one line, and field() writes
 // control characters around the names of fields.
 std::string printable(std::string_view text);
 
-// Returns the word of `known` that begins with `word`, or the nearest by edit distance; nothing when none is
+// Returns the word of `known` that begins with `word`, or the nearest by edit distance; nothing if none is
 // near.
 std::optional<std::string> nearest_word(const std::string& word, const std::vector<std::string>& known);
 
@@ -55,8 +55,8 @@ std::string_view cut_utf8(std::string_view text, size_t most);
 
 // RFC 4648, with padding.
 std::string encode_base64(std::string_view bytes);
-// Line breaks are skipped, and padding may be missing. Nothing for other characters, a length that no bytes
-// have, or bits beyond the last byte that are not 0.
+// Line breaks are skipped, and padding may be missing. Returns nothing for other characters, for an
+// impossible length, and for nonzero bits beyond the last byte.
 std::optional<std::string> decode_base64(std::string_view text);
 
 // FNV-1a, 64 bits: detects mistakes, not manipulation.
@@ -71,7 +71,7 @@ class Hash {
   uint64_t value_ = 0xcbf29ce484222325U;
 };
 
-// Fills all of the bytes with random ones from the system, which nobody can guess.
+// Fills the bytes with unpredictable random ones from the system.
 void random_bytes(std::span<std::byte> bytes);
 
 // Returns eight hexadecimal digits for each of `words` 32-bit random words from the system.

@@ -14,7 +14,7 @@
 namespace tessera::engine {
 namespace {
 
-// Limits the bytes under way to each rank; rank 0 waits for a rank that is farther behind.
+// Limits the bytes in flight to each rank; rank 0 waits for a rank that is further behind.
 constexpr int64_t kMostUnderWay = 64;
 
 std::string reason(const std::exception_ptr& failure) {

@@ -14,7 +14,7 @@ namespace tessera::engine {
 // usually before that rank asks.
 class Agreement {
  public:
-  // Hooks do not see its messages.
+  // Hooks do not see the messages of an agreement.
   explicit Agreement(comm::Group group);
 
   // Returns what `wish` returns on rank 0 (false if empty); other ranks do not call theirs. All ranks of the
@@ -26,10 +26,10 @@ class Agreement {
   int64_t follow(int64_t own);
   // Returns the least of the ranks' numbers. All ranks must call.
   int64_t least(int64_t own);
-  // Returns null if no rank has failed, else the exception that this rank has to throw: `failure` on a rank
-  // that failed, and on the others Error(kPeer) that names the first such rank and its reason, or Cancelled
-  // if no rank has met with anything else. All ranks must call; it returns when they have, and when they have
-  // received all answers of ask().
+  // Returns null if no rank has failed. Otherwise it returns the exception that this rank has to throw: on a
+  // rank that failed, `failure`; on the others, Error(kPeer) with the first such rank and its reason, or
+  // Cancelled if no rank failed for any other reason. All ranks must call; it returns when they have done so
+  // and have received all answers of ask().
   std::exception_ptr settle(const std::exception_ptr& failure);
   // Returns when every rank has received all answers of ask().
   void finish();

@@ -11,7 +11,7 @@ bool is_of_batch(const FieldInfo& info) {
   return info.scope != FieldScope::kPicture;
 }
 
-// Returns what only guided requests use, as it was chosen.
+// Returns the value, as it was chosen, of a field that only guided requests use.
 std::optional<double> value_of_guidance(const std::string& name, const Settings& settings) {
   if (name == "guidance_rescale") return settings.guidance_rescale;
   if (name == "cfg_normalization") return settings.cfg_normalization;

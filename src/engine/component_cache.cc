@@ -10,7 +10,7 @@
 namespace tessera::engine {
 namespace {
 
-// Compares everything that changes what is loaded, but not whether it stays.
+// Compares everything that affects what is loaded, but not whether the component stays.
 bool same_form(const ComponentForm& a, const ComponentForm& b) {
   const weights::Placement &p = a.options.placement, &q = b.options.placement;
   const auto same_parts = [](const comm::Group& one, const comm::Group& other) {
@@ -55,9 +55,9 @@ std::unique_ptr<models::Component> ComponentCache::load(const ComponentForm& for
     }
     TESSERA_CHECK(false, "{} has no component '{}'", family.title, form.name);
   };
-  model_.stamps.require_unchanged();  // says more than what does not fit any more
+  model_.stamps.require_unchanged();  // a better explanation than that something does not fit
   auto part = load_part();
-  // Its files are open from here on, so that they are those of the start.
+  // The component's files are open from here on, so these are the files as of the start.
   model_.stamps.require_unchanged();
   return part;
 }
@@ -72,7 +72,7 @@ const ComponentCache::Sized& ComponentCache::sized(const ComponentForm& form) {
   shapes.options.placement.device = at::kMeta;
   shapes.options.stays = false;
   models::LoadStatistics cost;
-  const SuppressLog suppress_log;  // loading gives the same warnings later
+  const SuppressLog suppress_log;  // the warnings are repeated when the component is loaded
   load(shapes, cost);
   return sized_.emplace_back(Sized{form, cost.bytes_held, cost.bytes_at_use});
 }
@@ -131,8 +131,8 @@ uint64_t ComponentCache::bytes() const {
   return sum;
 }
 
-// Drops components until this many bytes fit in with the rest: first those that the current request does not
-// need, then those that it needs least; among equals, those that were loaded first.
+// Drops components until there is room for this many more bytes: first those that the current request does
+// not need, then those that it needs least; among equals, those that were loaded first.
 void ComponentCache::make_room(uint64_t bytes) {
   const auto need = [&](const std::shared_ptr<const LoadedComponent>& part) {
     const auto place = std::find_if(expected_.begin(), expected_.end(), [&](const Expected& each) {

@@ -15,7 +15,7 @@
 
 namespace tessera::engine {
 
-// The names of components. A text encoder has that of its part (models::TextEncoderPart).
+// The names of components. A text encoder has the name of its part (models::TextEncoderPart).
 inline constexpr const char *kDenoiser = "denoiser", *kDecoder = "decoder", *kEncoder = "encoder";
 
 // A component in the form in which a rank needs it.
@@ -24,7 +24,8 @@ struct ComponentForm {
   models::LoadOptions options;
 };
 
-// Returns what a rank needs for a run of this dtype on this device, first what should rather stay in memory.
+// Returns what a rank needs for a run of this dtype on this device, in the order of preference for staying in
+// memory.
 std::vector<ComponentForm> component_forms(const Model& model, at::ScalarType dtype, at::Device device,
                                            const parallel::Ranks& ranks, bool encodes_frames);
 
@@ -69,7 +70,7 @@ class ComponentCache {
  private:
   struct Sized {
     ComponentForm form;
-    uint64_t bytes = 0, bytes_at_use = 0;  // the latter are read at each use, if it does not stay
+    uint64_t bytes = 0, bytes_at_use = 0;  // the latter are read at each use if the component does not stay
   };
   struct Expected {
     const Sized* sized;
@@ -87,7 +88,7 @@ class ComponentCache {
   std::list<Sized> sized_;                                      // every form that was announced
   std::vector<Expected> expected_;                              // by need
   std::vector<std::shared_ptr<const LoadedComponent>> loaded_;  // those that stay
-  std::vector<std::weak_ptr<const LoadedComponent>> in_use_;    // and others, while somebody has them
+  std::vector<std::weak_ptr<const LoadedComponent>> in_use_;    // the others, while a caller holds them
   std::optional<PreviewMatrix> preview_matrix_;
 };
 

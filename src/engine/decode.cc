@@ -43,7 +43,7 @@ namespace {
 void require_numbers(const at::Tensor& x, const DecodeOptions& options, const comm::Group& group = {}) {
   if (!options.overflow) return;
   const at::Tensor has_numbers = x.eq(x).any().to(at::kFloat).view({1});
-  const at::Tensor ranks = comm::all_reduce(has_numbers, group);  // how many have numbers
+  const at::Tensor ranks = comm::all_reduce(has_numbers, group);  // how many ranks have numbers
   if (!ranks.is_meta() && ranks.item<float>() == 0) throw options.overflow();
 }
 
@@ -63,7 +63,7 @@ int64_t memory_of(at::Device device) {
 }
 
 ops::ConvBlocks automatic_blocks(at::Device device, int64_t ranks) {
-  constexpr int64_t kPart = 16;  // copies take little memory beside the tensors themselves
+  constexpr int64_t kPart = 16;  // copies take little memory compared with the tensors themselves
   return {.bytes = std::max<int64_t>(memory_of(device) / kPart / ranks, 1)};
 }
 

@@ -24,7 +24,7 @@ at::Tensor resize_and_crop(const at::Tensor& x, int64_t height, int64_t width);
 // meta tensor gives a meta tensor, and nothing is read. NaN becomes black with a warning, whose advice
 // depends on the decoder's `dtype`.
 at::Tensor to_pixels(const at::Tensor& x, at::ScalarType dtype);
-// The image of pixels [H, W, 3] of 8 bits; that of a meta tensor has only a size.
+// Returns the image of 8-bit pixels [H, W, 3]; for a meta tensor, the image has only a size.
 Image image_of(const at::Tensor& pixels);
 
 // Does both conversions.
@@ -34,9 +34,9 @@ struct DecodeOptions {
   bool tiled = false;  // each rank decodes whole tiles (engine/tiled_decode.h) instead of rows
   std::optional<int64_t> block_rows = {};  // ops::ConvBlocks::rows; automatic_blocks() if empty
   at::ScalarType dtype = at::kFloat;       // the decoder's, for warnings
-  // Makes the error for an image that is entirely NaN. If empty, such an image becomes black.
+  // Makes the error for an image that is entirely NaN. Without it, such an image becomes black.
   std::function<Error()> overflow = {};
-  // Called on rank 0 of the group after each picture, with all so far.
+  // Called on rank 0 of the group after each picture, with all pictures so far.
   std::function<void(const std::vector<Image>&)> decoded = {};
 };
 
@@ -49,13 +49,13 @@ int64_t memory_of(at::Device device);
 ops::ConvBlocks automatic_blocks(at::Device device, int64_t ranks);
 
 // Decodes z [1, C, h, w], which every rank of `group` has whole, to pixels [height, width, 3] of 8 bits on
-// rank 0 of the group (undefined on others). Each rank decodes some rows. Ranks send 8-bit pixels, or fp32
-// where pictures are resized, which needs the neighbours' rows.
+// rank 0 of the group (undefined on others). Each rank decodes some rows. Ranks send 8-bit pixels; if
+// pictures are resized, which needs rows of the neighbours, they send fp32.
 at::Tensor decode_pixels(const models::Decoder& decoder, const at::Tensor& z, int64_t height, int64_t width,
                          const comm::Group& group, const DecodeOptions& options);
 
-// Decodes z [N, C, h, w] to N pictures on rank 0 of the group (none on others), one at a time, because the
-// decoder's activations are the largest tensors of a run.
+// Decodes z [N, C, h, w] to N pictures on rank 0 of the group (other ranks get none), one at a time, because
+// the decoder's activations are the largest tensors of a run.
 std::vector<Image> decode(const models::Decoder& decoder, const at::Tensor& z, int64_t height, int64_t width,
                           const Observer& observer, const comm::Group& group = {},
                           const DecodeOptions& options = {});

@@ -25,8 +25,8 @@ VideoDecodeOptions video_options(const RunContext& run) {
           .block_rows = request.vae_block_size};
 }
 
-// Gives the frames of the turn's part from `first` on to the observer, without those that the previous part
-// also has.
+// Passes the frames of the turn's part, from `first` on, to the observer, without those that the previous
+// part also has.
 void take_frames(RunContext& run, int64_t video, int64_t first, const at::Tensor& frames) {
   Observer& observer = run.observer();
   const int64_t skipped = run.turn.part == 0 ? 0 : run.settings.video.repeated;
@@ -44,10 +44,10 @@ void decode_one_video(RunContext& run, const models::Decoder& decoder, int64_t v
                       VideoDecodeOptions options) {
   const at::Tensor latents = z.transpose(0, 1).to(run.settings.request.device);  // [T, C, h, w]
   const comm::Group group = run.decodes_together() ? run.ranks.world : comm::Group();
-  // Otherwise the ranks ask each other for this; shapes cannot answer.
+  // Ranks ask each other for this, which a trace cannot do.
   if (latents.is_meta())
     options.deals_clips = has_memory_for_clips(decoder, latents, group.size, memory_of(latents.device()));
-  // The next part, which a trace does not show, begins with the frames as the decoder gives them.
+  // The next part, which a trace does not include, begins with the frames as decoded.
   const bool is_continued = !latents.is_meta() && run.turn.part + 1 < run.settings.video.loops;
   if (is_continued) options.convert = [](const at::Tensor& x) { return x.permute({0, 2, 3, 1}); };
   int64_t done = 0;
@@ -62,7 +62,7 @@ void decode_one_video(RunContext& run, const models::Decoder& decoder, int64_t v
   });
 }
 
-// Turns latents into frames, which the observer of rank 0 gets.
+// Turns latents into frames and passes them to the observer of rank 0.
 void decode_videos(RunContext& run, const models::Decoder& decoder, const at::Tensor& z) {
   const bool together = run.decodes_together();
   VideoDecodeOptions options = video_options(run);
@@ -82,14 +82,15 @@ int64_t own_images(const RunContext& run) {
   return std::accumulate(run.groups.begin(), run.groups.end(), int64_t{0}, own);
 }
 
-// Gives a picture of the group to the observer of rank 0 of the world.
+// Passes a picture of the group to the observer of rank 0 of the world.
 void show_image(RunContext& run, int64_t picture, const Image& image) {
   const auto& show = run.observer().decoded_image;
   if (run.ranks.world.rank != 0 || !show) return;
   run.stages.run_apart(run.result.seconds.write, [&] { show(run.group().pictures.begin + picture, image); });
 }
 
-// Does what takes time in the phase: decodes the pictures of this replica and gathers those of all.
+// Does the expensive part of the phase: decodes the pictures of this replica and gathers those of all
+// replicas.
 void decode_and_gather(RunContext& run, const models::Decoder& decoder, const at::Tensor& z,
                        const Observer& observer) {
   const int64_t count = run.group().count();

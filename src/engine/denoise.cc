@@ -206,13 +206,13 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
     return by_sample(step, work_.denoised_frames[step].narrow(0, own.begin, own.length));
   }
 
-  // Of the ranks of a stage with the same lines, one sends them.
+  // Among the ranks of a stage that hold the same lines, one sends them.
   bool is_first_copy() const { return ranks_.cfg.rank == 0 && ranks_.tensor.rank == 0; }
   bool has_latents() const { return ranks_.pipeline.rank == 0 && is_first_copy(); }
   bool is_last_stage() const { return ranks_.pipeline.rank + 1 == ranks_.pipeline.size; }
 
-  // The last of several stages keeps its sample, and the latents stand for it: a message of the sample met
-  // those of patches, so that all stages of a warm-up by frames waited for ever.
+  // With several stages, the last one keeps its sample, and the latents stand for it: a message with the
+  // sample would meet those of the patches, and all stages of a warm-up by frames would wait forever.
   void preview(int64_t step) {
     const bool is_whole = ranks_.pipeline.size == 1;
     const at::Tensor sample = is_whole ? of_last_stage(samples_) : at::Tensor();
@@ -226,7 +226,8 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
     if (shown.latents.defined()) observer_.previewed(shown);
   }
 
-  // Gathers a tensor that the last stage has for each patch, for the pictures of the replica on its rank 0.
+  // Gathers a tensor that the last stage has for each patch, for the replica's pictures, on the replica's
+  // rank 0.
   at::Tensor of_last_stage(const std::vector<at::Tensor>& by_patch) const {
     at::Tensor whole;
     if (is_last_stage() && is_first_copy()) whole = latents_.gather(latents_.join(by_patch));
@@ -241,12 +242,12 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
     return whole;
   }
 
-  // Gathers what the first ranks of replicas have of their own pictures on rank 0 of the world, on the CPU.
+  // Gathers what the first ranks of replicas have of their own pictures, on rank 0 of the world, on the CPU.
   at::Tensor gathered(const at::Tensor& of_replica) const {
     if (!of_replica.defined()) return {};
     return gather_pictures(of_replica.cpu(), latents_.sizes()[0], ranks_.data);
   }
-  // The same in memory of its own: the loop goes on with the rest.
+  // The same, copied, because the loop goes on with the original.
   at::Tensor gather_all(const at::Tensor& of_replica) const {
     const at::Tensor all = gathered(of_replica);
     return all.defined() ? all.clone() : all;
@@ -254,7 +255,7 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
 
   const Denoising& work_;
   const parallel::Ranks& ranks_;
-  DenoiseState start_;  // its noise goes on with the steps
+  DenoiseState start_;  // its noise continues through the steps
   const Observer& observer_;
   StepClock clock_;
   at::Tensor step_sums_;
@@ -262,8 +263,9 @@ class DenoiseLoop::Stage final : public parallel::PipelineStage {
   LocalLatents latents_;
   BranchCombiner guide_;
   std::vector<samplers::SamplerState> solvers_;  // by patch
-  std::vector<at::Tensor> samples_;              // on the last stage, of a step that is shown, by patch
-  at::Tensor noise_of_frames_;                   // of those that enter in the step, shaped like all latents
+  std::vector<at::Tensor> samples_;              // on the last stage, for a step that is previewed; by patch
+  at::Tensor noise_of_frames_;                   // for the frames that enter in this step, shaped like all
+                                                 // latents
   at::Tensor fresh_;                             // the step's noise, shaped like all latents
   parallel::Pipeline pipeline_;
 };

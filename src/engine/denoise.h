@@ -28,20 +28,20 @@ struct Denoising {
   // bool [steps, N, T]: models::Timestep::denoised_frames; undefined if all frames are denoised in every
   // step.
   at::Tensor denoised_frames = {};
-  // Frames that the loop keeps or edits, if some are given.
+  // Frames that the loop keeps or edits, if any are given.
   const GivenFrames* given = nullptr;
-  // Has the positive samples alone, for steps in which guidance is over, where `stage` has both branches of
-  // an exact layout without stages; null where it serves those steps too.
+  // Has only the positive samples, for the steps after the end of guidance, where `stage` has both branches
+  // of an exact layout without stages; null where `stage` serves those steps too.
   DenoiserStage* unguided = nullptr;
 };
 
 // Where the denoising of N pictures stands between two steps. It does not depend on how ranks divide the
-// pictures: one that was saved in one layout can go on in another.
+// pictures: a state saved in one layout can continue in another.
 struct DenoiseState {
   int64_t next_step = 0;
   at::Tensor latents;             // [N, C, (T,) h, w], fp32; at first the noise times init_noise_sigma
   samplers::SamplerState solver;  // of all pictures; its tensors are shaped like the latents
-  Noise noise;                    // goes on after what the steps before have drawn
+  Noise noise;                    // continues after what earlier steps have drawn
 };
 
 // This rank's part of the denoising loop: its pictures, its branch, its lines of the latents, its stage. It
@@ -58,18 +58,18 @@ class DenoiseLoop {
 
   int64_t next_step() const;
   bool is_done() const;
-  // Takes the next step. Throws Cancelled before it.
+  // Takes the next step. Throws Cancelled before it begins.
   void advance();
   // The latents after the last step: [n, ...] on rank 0 of each replica, undefined on others.
   at::Tensor latents() const;
   // The state after the steps so far. Its tensors are on the CPU of rank 0 of the world, and undefined on
-  // others. It is all that the rest of the loop depends on if ranks do not work with activations of earlier
-  // steps (parallel::Layout::is_exact()).
+  // others. The rest of the loop depends on nothing else if ranks do not use activations of earlier steps
+  // (parallel::Layout::is_exact()).
   DenoiseState save();
-  // Ends it before the last step, so that no message is under way.
+  // Ends the loop before the last step, leaving no message in flight.
   void drop();
-  // fp64 [steps]: for each step the sum of the latents that this rank has updated; it is not finite if one of
-  // them is not.
+  // fp64 [steps]: for each step the sum of the latents that this rank has updated. The sum is not finite if
+  // any of them is not.
   const at::Tensor& step_sums() const;
   const Noise& noise() const;
 

@@ -26,7 +26,7 @@ GivenFrames place(RunContext& run, GivenLatents given, at::Tensor& z) {
     comm::broadcast(*each, 0, run.ranks.world);
   }
   z = at::where(of_latents(given.placed) > 0, given.z, z);
-  // All ranks draw in the same order, whether or not they will add this noise.
+  // All ranks draw in the same order, whether or not they use this noise.
   const auto& sampler = static_cast<const samplers::VideoSampler&>(*run.sampler);
   std::map<int64_t, at::Tensor> entering;
   const at::Tensor mask = given.mask.cpu();
@@ -37,7 +37,7 @@ GivenFrames place(RunContext& run, GivenLatents given, at::Tensor& z) {
   return GivenFrames(given.mask, sampler, [entering](int64_t step) { return entering.at(step); });
 }
 
-// Wraps the observer, so that it sees each turn's part of a phase as one of equal parts.
+// Wraps the observer so that the turns are equal parts of a phase.
 Observer counting_turns(RunContext& run) {
   Observer counting = run.observer();
   if (const auto progressed = counting.progressed) {
@@ -62,7 +62,7 @@ void require_finite(RunContext& run, const at::Tensor& sums) {
     try {
       failure = std::make_exception_ptr(overflow_error(first, finite.numel(), run.settings, run.model));
     } catch (...) {
-      failure = std::current_exception();  // the weights cannot be read any more, for example
+      failure = std::current_exception();  // for example, because the weights can no longer be read
     }
   }
   run.stages.settle(failure);
@@ -85,8 +85,8 @@ void share(RunContext& run, at::Tensor& z) {
   comm::broadcast(z, 0, run.decoding_ranks());
 }
 
-// Returns whether steps after the end of guidance are evaluated for the positive branch alone. Ranks of CFG
-// have one branch each, and methods that keep activations of earlier steps keep them by sample.
+// Returns whether steps after the end of guidance evaluate only the positive branch. Ranks of CFG have one
+// branch each, and methods that keep activations of earlier steps keep them by sample.
 bool saves_negative(const RunContext& run, const Guidance& guidance) {
   const auto& timesteps = run.sampler->timesteps();
   return guidance.is_guided() && run.ranks.cfg.size == 1 && run.ranks.pipeline.size == 1 &&
@@ -177,7 +177,7 @@ void DenoisePhase::drop() {
 }
 
 void DenoisePhase::watch(int64_t preview_every) {
-  work_->observer.preview_every = preview_every;  // which the loop reads in each step
+  work_->observer.preview_every = preview_every;  // the loop reads it in each step
 }
 
 }  // namespace tessera::engine

@@ -14,7 +14,7 @@ Range blocks_of(const parallel::Ranks& ranks, int64_t all) {
   return ranks.pipeline.size > 1 ? ranks.layout.stage(ranks.pipeline.rank) : Range{0, all};
 }
 
-// Says where the texts are; lengths may be on the host.
+// Returns the device of the texts; their lengths may be on the host.
 at::Device device_of(const std::vector<models::Conditioning>& prompts) {
   for (const models::Conditioning& prompt : prompts) {
     for (const auto& [name, tensor] : prompt) {
@@ -24,8 +24,8 @@ at::Device device_of(const std::vector<models::Conditioning>& prompts) {
   return at::kCPU;
 }
 
-// Repeats what belongs to pictures for this rank's samples, of which each picture may have two: [N, ..] ->
-// [B, ..], or [1, ..] as it is.
+// Repeats what belongs to pictures for this rank's samples, of which a picture may have two: [N, ..] -> [B,
+// ..]. A tensor [1, ..] is returned as it is.
 at::Tensor of_samples(const at::Tensor& by_picture, const parallel::Ranks& ranks, size_t samples) {
   if (by_picture.size(0) == 1) return by_picture;
   const Range own = ranks.data.part(by_picture.size(0));

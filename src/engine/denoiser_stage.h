@@ -27,12 +27,12 @@ parallel::Cut make_cut(const parallel::Ranks& ranks, const models::DenoiserShape
 parallel::Workload workload_of(const models::DenoiserShape& shape, const models::LatentShape& latent_shape);
 
 // An axis of the grid as a dimension of latents [N, C, (T,) h, w]: the number of latent lines per line of
-// tokens (the last line may have fewer), and of all latent lines.
+// tokens (the last line may have fewer), and the number of all latent lines.
 struct LatentAxis {
   parallel::GridAxis axis;
   int64_t dim, lines, all;
 
-  // The lines of latents of some lines of tokens.
+  // Returns the lines of latents that belong to some lines of tokens.
   std::vector<Range> of(const std::vector<Range>& token_lines) const;
 };
 
@@ -42,8 +42,8 @@ struct Step {
   models::Timestep timestep;
 };
 
-// While it lives, stages of this thread run only blocks for which `runs` is true and hand on the input of
-// others: for traces in which equal blocks count once (plan/sampled_trace.h).
+// While it lives, stages of this thread run only blocks for which `runs` is true and pass the input of other
+// blocks on unchanged, for traces in which equal blocks are traced once (plan/sampled_trace.h).
 class SampleBlocks {
  public:
   explicit SampleBlocks(std::function<bool(int64_t block)> runs);
@@ -61,8 +61,8 @@ class SampleBlocks {
 class DenoiserStage {
  public:
   // `prompt_of` is [B]. `prompts`, `latent_shape` and the denoiser, which holds this rank's blocks of
-  // ranks.layout, must outlive the stage. `by_picture` has conditions that are numbers, by name: fp32 [N], or
-  // [1] if all pictures have the same. `references` are as in models::ForwardInputs, but of pictures: [N, C,
+  // ranks.layout, must outlive the stage. `by_picture` has the numeric conditions by name: fp32 [N], or [1]
+  // if it is the same for all pictures. `references` are as in models::ForwardInputs, but by picture: [N, C,
   // h', w'] or [1, ...].
   DenoiserStage(const models::Denoiser& denoiser, const models::DenoiserShape& shape,
                 const std::vector<models::Conditioning>& prompts, std::vector<int64_t> prompt_of,
@@ -76,8 +76,7 @@ class DenoiserStage {
   // on others. The last stage returns only the prediction of Forward::head(); other stages return the input
   // of the next one. All ranks of the sequence and tensor axes must make the same calls.
   parallel::Tensors run(const Step& step, Range patches, parallel::Tensors input);
-  // Return uninitialised tensors in the shapes of such an input, and of an output that goes to the next
-  // stage.
+  // Return uninitialised tensors shaped like such an input, and like an output for the next stage.
   parallel::Tensors empty_hidden(Range patches) const { return empty(patches, blocks_.begin); }
   parallel::Tensors empty_output(Range patches) const { return empty(patches, blocks_.end()); }
 

@@ -24,7 +24,7 @@ std::string named(const FieldInfo& info, const Json& value) {
   return value.is_boolean() ? field(info.name, value.get<bool>()) : field(info.name);
 }
 
-// Returns the titles of those that have the field.
+// Returns the titles of the items that have the field.
 template <typename Each, typename Title>
 std::vector<std::string> owners(const std::vector<Each>& all, const std::string& name, const Title& title) {
   std::vector<std::string> titles;
@@ -50,7 +50,7 @@ bool sampler_uses(const std::string& class_name, const std::string& name) {
   return found == known.end() || contains(found->own_fields, name);  // make_sampler() refuses unknown ones
 }
 
-// Returns whether an absent negative prompt is not encoded.
+// Returns whether an absent negative prompt is replaced by zeros instead of being encoded.
 bool takes_zeros(const Model& model) {
   if (model.parts.size() == 1) return true;  // a denoiser alone has no model_index.json
   const JsonConfig index = read_model_index(model.folder);
@@ -69,7 +69,7 @@ struct Condition {
 };
 
 const std::vector<Condition>& conditions() {
-  // Both branches of guidance take these. The first condition that holds gives the reason.
+  // Both branches of guidance use these. The first condition that holds gives the reason.
   static const std::vector<std::string> of_guidance = {
       "negative_prompt", "negative_prompt_2", "guidance_rescale", "cfg_normalization", "cfg_truncation"};
   static const std::vector<Condition> all = {

@@ -11,8 +11,8 @@ namespace tessera::engine {
 // Returns whether this field is used with the model's family and the sampler of class `sampler`.
 bool uses_field(const Model& model, const std::string& sampler, const std::string& name);
 
-// Throws Error(kUsage) for a field that was given although the family or the sampler never uses it. The error
-// names the field, its value and the families or samplers that have it.
+// Throws Error(kUsage) for a given field that the family or the sampler never uses. The error names the
+// field, its value and the families or samplers that have it.
 void require_used_fields(const Request& request, const Model& model, const std::string& sampler);
 
 // Clears the fields that were given and have no effect because of the value of another field, or because of

@@ -51,7 +51,7 @@ void Engine::load(const Settings& request, const parallel::Layout& layout) {
 }
 
 void Engine::give_up() {
-  is_usable_ = false;  // unless no rank is lost
+  is_usable_ = false;  // until it is known that every rank is still there
   try {
     is_usable_ = world_.abort();
   } catch (const std::exception&) {  // the failure of the run matters more

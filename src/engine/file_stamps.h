@@ -1,4 +1,4 @@
-// Notices that the files of a model have changed since its description was read.
+// Detects changes to the files of a model since its description was read.
 #pragma once
 
 #include <array>
@@ -13,15 +13,15 @@ namespace tessera::engine {
 class FileStamps {
  public:
   FileStamps() = default;
-  // Of the files that a model is read from: those in `folder` and in the folders in it. Others, such as
-  // images, may come and go.
+  // Records the files that a model is read from: those in `folder` and in its subfolders. Other files, such
+  // as images, may come and go.
   explicit FileStamps(const std::filesystem::path& folder);
 
-  // Throws Error(kInput) that names a file which is gone or is another one now.
+  // Throws Error(kInput) naming a file that is gone or was replaced.
   void require_unchanged() const;
 
  private:
-  using Stamp = std::array<int64_t, 5>;  // device, number, size, and time of the last change to the contents
+  using Stamp = std::array<int64_t, 5>;  // device, inode, size, and time of the last change to the contents
   static Stamp stamp_of(const std::filesystem::path& path);
 
   std::map<std::filesystem::path, Stamp> files_;

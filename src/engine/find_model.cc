@@ -47,13 +47,13 @@ std::string beginning_of(const fs::path& path) {
   return bytes;
 }
 
-// The content decides, because a hub's cache names files by their hashes: the file begins with the length of
-// a JSON object, below 2^32, and its brace.
+// The content decides, because a hub's cache names files by their hashes: a safetensors file begins with the
+// length of a JSON object, below 2^32, and its opening brace.
 bool has_safetensors_header(const std::string& beginning) {
   return beginning.size() == 9 && beginning.ends_with(std::string_view("\0\0\0\0{", 5));
 }
 
-// torch.save writes a ZIP archive, and wrote a pickle of protocol 2 before.
+// torch.save writes a ZIP archive; before that, it wrote a pickle of protocol 2.
 bool is_pickle(const fs::path& path, const std::string& beginning) {
   if (has_safetensors_header(beginning)) return false;
   const fs::path extension = path.extension();
@@ -81,7 +81,7 @@ fs::path find_model(const std::optional<std::string>& name) {
     if (fs::exists(candidate / "model_index.json", code)) return candidate;
   }
   if (name && type_at(*name) != fs::file_type::not_found)
-    return *name;  // the reader says what is wrong with it
+    return *name;  // the reader reports what is wrong with it
   if (name) {
     const std::vector<std::string> names = names_in(folders);
     if (const auto nearest = nearest_word(plain, names))

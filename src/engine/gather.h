@@ -14,7 +14,7 @@ namespace tessera::engine {
 // one rank per replica, the one that holds its pictures; all of them must call.
 at::Tensor gather_pictures(const at::Tensor& x, int64_t count, const comm::Group& replicas);
 // Gathers decoded pictures, all of one size; empty on the other replicas. `host` is the CPU, or meta for
-// images that are only sizes.
+// images that have only a size.
 std::vector<Image> gather_pictures(std::vector<Image> images, int64_t count, const comm::Group& replicas,
                                    at::Device host);
 

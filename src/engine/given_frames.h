@@ -19,11 +19,11 @@ class GivenFrames {
               std::function<at::Tensor(int64_t step)> noise);
 
   samplers::FrameMasks masks(int64_t step) const { return sampler_.masks(mask_, step); }
-  at::Tensor denoised() const;  // of all steps, Denoising::denoised_frames
+  at::Tensor denoised() const;  // for all steps: Denoising::denoised_frames
   bool has_entering(int64_t step) const { return masks(step).entering.any().item<bool>(); }
 
-  // z [N, C, T, h, w], or any part of it, with noise added to the entering frames; `entering` [N, T] and
-  // `noise` are of that part.
+  // Returns z [N, C, T, h, w], or any part of it, with noise added to the entering frames; `entering` [N, T]
+  // and `noise` belong to the same part.
   at::Tensor entered(const at::Tensor& z, const at::Tensor& entering, const at::Tensor& noise,
                      int64_t step) const;
   at::Tensor noise(int64_t step) const { return noise_(step); }
@@ -34,7 +34,7 @@ class GivenFrames {
   std::function<at::Tensor(int64_t step)> noise_;
 };
 
-// A mask [N, T] as one for latents [N, C, T, h, w].
+// Returns a mask [N, T] in the form for latents [N, C, T, h, w].
 at::Tensor of_latents(const at::Tensor& frames);
 
 }  // namespace tessera::engine

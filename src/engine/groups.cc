@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kLatentPixels = int64_t{8} * 32 * 32;
 constexpr int64_t kLatentPixelsOfGpu = 16 * kLatentPixels;
 
-// Gives the place of a prompt among those of the group, to which it adds a new prompt.
+// Returns the place of a prompt among those of the group, adding new prompts to it.
 class Places {
  public:
   explicit Places(std::vector<int64_t>& prompts) : prompts_(prompts) {}

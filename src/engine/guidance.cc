@@ -97,11 +97,11 @@ at::Tensor BranchCombiner::rescaled(const at::Tensor& sum, const at::Tensor& pos
 at::Tensor BranchCombiner::normalized(const at::Tensor& sum, const at::Tensor& positive) const {
   if (guidance_.normalization == 0) return sum;
   TESSERA_CHECK(latents_.line_counts().size() > 0,
-                "norms of whole pictures");  // which do not come in patches
+                "norms of whole pictures");  // which patches do not see
   const auto squares = [](const at::Tensor& x) { return x.flatten(1).to(at::kDouble).square().sum(1); };
   const at::Tensor norms =
       comm::all_reduce(at::stack({squares(positive), squares(sum)}), ranks_.sequence).sqrt();
-  // A prediction of zeros has a quotient of NaN, for which fmin() takes the other number.
+  // A prediction of zeros gives a quotient of NaN, for which fmin() returns the other number.
   const at::Tensor factors =
       at::fmin(norms[0] * guidance_.normalization / norms[1], at::ones({}, norms.options()));
   std::vector<int64_t> shape(static_cast<size_t>(sum.dim()), 1);

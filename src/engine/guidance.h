@@ -14,7 +14,7 @@
 
 namespace tessera::engine {
 
-// Says which conditionings each picture takes, and how its branches are combined.
+// Determines which conditionings each picture uses, and how its branches are combined.
 struct Guidance {
   struct Picture {
     int64_t prompt;  // indices into the prompts of the run
@@ -26,8 +26,8 @@ struct Guidance {
   // Interpolates the deviation of the result towards that of the positive branch, 0 to 1 (Lin et al.,
   // arXiv:2305.08891, section 3.4).
   double rescale = 0;
-  // If positive, the norm of a guided prediction is at most so many times that of its positive branch, over a
-  // whole picture.
+  // If positive, the norm of a guided prediction over a whole picture is at most this many times that of its
+  // positive branch.
   double normalization = 0;
   // There is no guidance in steps whose time, which goes from 0 (noise) to 1 (data), is above this.
   double truncation = std::numeric_limits<double>::infinity();
@@ -36,7 +36,7 @@ struct Guidance {
   void add(int64_t prompt, int64_t negative, double scale, int64_t count = 1);
   // Returns whether any picture is guided; then both branches are computed for all pictures.
   bool is_guided() const;
-  // Whether there is no guidance any more in a step.
+  // Whether guidance has ended in a step.
   bool is_over(double timestep) const;
   // Returns the prompt of each sample of this rank's pictures, and that of its positive samples alone.
   std::vector<int64_t> samples(const parallel::Ranks& ranks) const;
@@ -54,9 +54,9 @@ class BranchCombiner {
   bool has_both_branches() const { return guidance_.is_guided() && ranks_.cfg.size == 1; }
   // A tensor by picture -> by sample of this rank.
   at::Tensor by_sample(const at::Tensor& x) const;
-  // The prediction for this rank's samples -> the guided one for its pictures, [n, C, (T',) h', w]. The ranks
-  // of the cfg axis must call this together; where deviations or norms are those of whole pictures, those of
-  // the sequence axes too.
+  // Turns the prediction for this rank's samples into the guided one for its pictures, [n, C, (T',) h', w].
+  // The ranks of the cfg axis must call this together; where deviations or norms of whole pictures are
+  // needed, so must those of the sequence axes.
   at::Tensor operator()(const at::Tensor& prediction, double timestep) const;
 
  private:

@@ -1,4 +1,4 @@
-// A rank's part of the latents of a run: its pictures, and of each patch its lines (rows, frames or both).
+// A rank's part of the latents of a run: its pictures, and its lines of each patch (rows, frames or both).
 //
 // Shapes: N pictures, n of them on this rank, C latent channels, h x w latent size (T frames of it for a
 // video), of which h' rows (T' frames) are on this rank.
@@ -21,14 +21,14 @@ class LocalLatents {
   const std::vector<int64_t>& sizes() const { return sizes_; }  // of the whole latents
   const at::TensorOptions& options() const { return options_; }
   const Range& pictures() const { return pictures_; }
-  // The number of lines of each rank of the sequence axes, where there is one patch (checked).
+  // The number of lines on each rank of the sequence axes; there must be one patch (checked).
   std::vector<int64_t> line_counts() const;
 
-  // The latents of a patch, [n, C, (T',) h', w], and of several, joined.
+  // Returns the latents of a patch, [n, C, (T',) h', w], and those of several, joined.
   const at::Tensor& patch(int64_t i) const { return latents_[static_cast<size_t>(i)]; }
   void set_patch(int64_t i, at::Tensor z) { latents_[static_cast<size_t>(i)] = std::move(z); }
   at::Tensor joined(Range patches) const;
-  // The same of other tensors that are shaped like the latents, one for each patch.
+  // The same for other tensors that are shaped like the latents, one for each patch.
   at::Tensor join(at::TensorList by_patch) const;
   // The inverse: the parts of x that belong to each of the patches. Checks the number of lines.
   std::vector<at::Tensor> split(const at::Tensor& x, Range patches) const;
@@ -48,7 +48,7 @@ class LocalLatents {
  private:
   const parallel::Cut& cut() const { return stage_.cut(); }
   const LatentAxis& of(parallel::GridAxis axis) const;
-  // The ranges of lines along an axis that a rank of the sequence axes holds of consecutive patches.
+  // Returns the ranges of lines along an axis that a rank of the sequence axes holds in consecutive patches.
   std::vector<Range> lines(const LatentAxis& axis, Range patches, int64_t rank) const {
     return axis.of(cut().lines_of(axis.axis, patches, rank));
   }

@@ -11,7 +11,7 @@
 namespace tessera::engine {
 namespace {
 
-// transformers lists the class of a model, diffusers names it.
+// transformers lists the class of a model; diffusers gives its name.
 std::string class_of(const JsonConfig& config) {
   const std::string name = config.string("_class_name", "", Null::kDefault);
   if (!name.empty() || !config.has("architectures")) return name;

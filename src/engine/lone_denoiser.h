@@ -1,5 +1,5 @@
-// Describes a model of which only the denoiser's config.json is there. It says what a step computes; what
-// other parts would say takes the defaults of the family.
+// Describes a model of which only the denoiser's config.json exists. The config determines what a step
+// computes; whatever other parts would determine takes the defaults of the family.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@
 namespace tessera::engine {
 
 // `folder` holds config.json. The model has the denoiser as its only part. Throws Error(kInput) for a config
-// of anything but a denoiser that can run here.
+// of anything but a denoiser that is supported.
 Model read_lone_denoiser(const std::filesystem::path& folder);
 
 }  // namespace tessera::engine

@@ -52,7 +52,7 @@ bool has_part(const JsonConfig& index, const std::filesystem::path& folder, cons
   return part.is_array() && part.size() == 2 && part[1].is_string();
 }
 
-// Warns, as diffusers does, of what model_index.json names but pipelines here do not take.
+// Warns, as diffusers does, about entries of model_index.json that pipelines here do not use.
 void warn_of_unknown_keys(const JsonConfig& index, const models::Family& family) {
   static const std::vector<std::string> known = {"scheduler", "requires_safety_checker",
                                                  "force_zeros_for_empty_prompt", "add_watermarker"};
@@ -70,8 +70,8 @@ void warn_of_unknown_keys(const JsonConfig& index, const models::Family& family)
     log_warning("[{}] options without effect: {}", index.where(), fmt::join(unknown, ", "));
 }
 
-// Returns the folder with model_index.json that was probably meant: the model of which `folder` is a part, a
-// snapshot in it if it is the cache of a hub, which names the newest, or a folder in it.
+// Returns the folder with model_index.json that was probably meant: the model that `folder` is a part of; if
+// it is the cache of a hub, the newest snapshot in it; or a folder in it.
 std::optional<std::filesystem::path> model_near(const std::filesystem::path& folder) {
   std::error_code code;
   const std::filesystem::path inside = std::filesystem::absolute(folder, code).lexically_normal() / "";
@@ -179,7 +179,7 @@ Model read_model(const std::filesystem::path& folder, const std::optional<std::f
   check_variant(model);
 
   model.shape = model.family->read_shape(folder);
-  // diffusers does not load one for a single file either.
+  // diffusers does not load a safety checker for a single file either.
   model.has_safety_checker = !single_file && has_part(index, folder, kSafetyChecker);
 
   model.is_distilled = model.family->may_be_distilled && index.boolean(kIsDistilled, false);

@@ -1,6 +1,6 @@
 // Draws the random numbers of a run as diffusers does: one CPU generator per request, for all its pictures at
-// once, in fp32. A seed therefore gives the same pictures as in diffusers, on every device, on any number of
-// ranks, in any batch and in any group of it.
+// once, in fp32. A seed therefore gives the same pictures as in diffusers, on every device and any number of
+// ranks, in any batch and group.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -25,17 +25,17 @@ class Noise {
   // On the meta device, draws have only shapes.
   explicit Noise(const std::vector<Share>& shares, at::Device device = at::kCPU);
 
-  // Returns a noise that makes the same draws from here on, with its own generators.
+  // Returns a copy with its own generators, which will make the same draws.
   Noise copy() const;
-  // Returns a noise that makes the same draws but returns only the part of some pictures.
+  // Returns a noise that makes the same draws but returns only those of some pictures.
   Noise of(const Range& pictures) const;
 
-  // The states of the generators, one for each share, and a noise that goes on from such states.
+  // Returns the states of the generators, one for each share, and a noise that continues from such states.
   std::vector<at::Tensor> states() const;
   void set_states(const std::vector<at::Tensor>& states);
 
-  // Draws standard normal numbers in fp32 on the device, [N, ...] for the N pictures of all shares, or the
-  // part of some of them; the next draw continues the sequences.
+  // Draws standard normal numbers in fp32 on the device, [N, ...] for the N pictures of all shares, or for
+  // some of them; the next draw continues the sequences.
   at::Tensor draw(at::IntArrayRef shape);
 
  private:

@@ -1,4 +1,4 @@
-// How the engine asks an observer whether to go on.
+// Asks an observer whether to continue.
 #pragma once
 
 #include "tessera/observer.h"
@@ -11,7 +11,8 @@ using tessera::Phase;
 using tessera::phase_name;
 using tessera::Preview;
 
-// is_cancelled() returns whether the caller wants the run to end; check_cancelled() throws Cancelled if so.
+// is_cancelled() returns whether the caller wants the run to end; check_cancelled() throws Cancelled if it
+// does.
 bool is_cancelled(const Observer& observer);
 void check_cancelled(const Observer& observer);
 

@@ -9,7 +9,7 @@
 namespace tessera::engine {
 namespace {
 
-constexpr double kLargeGuidance = 50;  // no model is used with as much
+constexpr double kLargeGuidance = 50;  // larger than anyone uses
 
 std::vector<weights::Checkpoint> checkpoints_of(const Model& model) {
   std::vector<weights::Checkpoint> all;

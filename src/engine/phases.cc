@@ -48,11 +48,11 @@ void prepare(RunContext& run) {
     run.groups = make_groups(*run.batch, run.settings, run.ranks, run.has_given());
     run.components.expect(component_forms(run.model, *request.dtype, request.device, run.ranks,
                                           run.has_given() || !run.settings.references.empty()));
-    // A trace only shows one turn.
+    // A trace includes only one turn.
     run.keeps_components = !request.device.is_meta() && run.turns() > 1 && has_room_for_both(run);
   });
-  // Frames of videos, and latents of pictures to which images refer, travel between all ranks; the other
-  // ranks connect their tensors in parallel::Ranks.
+  // Frames of videos, and latents of reference pictures, travel between all ranks; the other ranks connect
+  // their tensors in parallel::Ranks.
   if (!run.replicas_decode() || !run.settings.references.empty())
     run.stages.run(Messages::kSome, [&] { comm::connect(run.ranks.world, request.device); });
   run.observer().preview_every = run.stages.of_all().follow(run.observer().preview_every);
@@ -78,7 +78,7 @@ void encode(RunContext& run) {
                          try {
                            run.prompts = conditionings_of(run, encoders);
                          } catch (const Error& error) {
-                           // All ranks refuse a prompt alike, before messages are under way.
+                           // All ranks refuse a prompt in the same way, before any message is sent.
                            if (is_split && error.kind() == ErrorKind::kUsage)
                              run.stages.settle(std::current_exception());
                            throw;

@@ -13,16 +13,16 @@
 namespace tessera::engine {
 namespace {
 
-constexpr int64_t kPixels = 8;  // a side of what becomes a pixel of a preview
-constexpr int64_t kSide = 32;   // of the latents to which the map is fitted
-// With more, 3 x 3 neighbours would be as many unknowns as there are latents.
+constexpr int64_t kPixels = 8;  // the side of a square that becomes a pixel of a preview
+constexpr int64_t kSide = 32;   // of the latents that the map is fitted to
+// With more channels, 3 x 3 neighbours would give as many unknowns as there are latents.
 constexpr int64_t kFewChannels = 16;
 
-// Latents [1, channels, side, side] with about the statistics of a picture's: of unit variance, and alike
-// where they are near each other, but for some noise. A decoder makes little sense of noise alone.
+// Returns latents [1, channels, side, side] with roughly the statistics of a picture's: unit variance, and
+// neighbours that are alike except for some noise. Decoders do not turn noise alone into anything meaningful.
 at::Tensor random_latents(int64_t channels, int64_t side) {
-  constexpr int64_t kCoarse = 4;  // latents of a side that have a colour in common, more or less
-  constexpr double kFine = 0.3;   // the part of the noise
+  constexpr int64_t kCoarse = 4;  // latents along a side that share a colour, more or less
+  constexpr double kFine = 0.3;   // the share of the noise
   const at::Generator generator = at::detail::createCPUGenerator(/*seed=*/1);
   const auto draw = [&](int64_t size) {
     return at::randn({1, channels, size, size}, generator, at::dtype(at::kFloat));
@@ -31,7 +31,7 @@ at::Tensor random_latents(int64_t channels, int64_t side) {
   return coarse + draw(side) * kFine;
 }
 
-// Adds the latents [1, C, h, w] that the neighbourhoods of those at the edges lack.
+// Adds, around the latents [1, C, h, w], the neighbours that those at the edges lack.
 at::Tensor with_border(const at::Tensor& latents, int64_t neighbourhood) {
   const int64_t width = neighbourhood / 2;
   return at::replication_pad2d(latents, {width, width, width, width});

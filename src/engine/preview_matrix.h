@@ -13,17 +13,18 @@
 
 namespace tessera::engine {
 
-// A linear map from a latent and its neighbours to the colours that a decoder makes of it, in the mean over 8
-// x 8 pixels. What a decoder adds to that is finer than a preview, or not linear.
+// A linear map from a latent and its neighbours to the colours that a decoder makes of it, averaged over 8 x
+// 8 pixels. Whatever else a decoder adds is finer than a preview or not linear.
 class PreviewMatrix {
  public:
-  // Finds it by least squares from what `decoder` makes of random latents with so many channels on `device`.
-  // That takes as long as a picture of 32 x 32 latents; it gives the same each time.
+  // Fits the map by least squares to the pictures that `decoder` makes of random latents with this many
+  // channels on `device`. This takes as long as decoding 32 x 32 latents, and its result is the same each
+  // time.
   PreviewMatrix(const models::Decoder& decoder, int64_t channels, at::Device device);
 
-  // Turns latents [C, h, w] as the denoiser has them, fp32 on the CPU, into a picture of one pixel for 8 x 8
-  // of the decoder's; or for more, where it would be higher or wider than `most` pixels. Numbers that are not
-  // finite are grey.
+  // Turns latents [C, h, w] as the denoiser has them, fp32 on the CPU, into a picture with one pixel for each
+  // 8 x 8 of the decoder's, or for more of them where the picture would be higher or wider than `most`
+  // pixels. Numbers that are not finite become grey.
   Image picture(const at::Tensor& latents, int64_t most = 256) const;
 
  private:

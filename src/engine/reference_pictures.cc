@@ -28,7 +28,7 @@ media::VideoReader open_picture(const std::string& path) {
   return reader;
 }
 
-// Opens it likewise if it still has the size with which the run was planned.
+// Opens the file in the same way, if it still has the size with which the run was planned.
 media::VideoReader open_reference(const ReferencePicture& picture) {
   if (picture.path.empty())
     usage_error(field("image"), "there is none for {}, which is enough for a plan or a trace alone; name it",

@@ -17,7 +17,7 @@ namespace {
 // A reference with more frames must be a mistake, because encoding it would take hours.
 constexpr int64_t kMostFrames = 16384;
 
-// Returns the nearest multiple of `unit`, the lower one of two, before `end`.
+// Returns the nearest multiple of `unit` below `end`; if two are equally near, the lower one.
 int64_t aligned(int64_t value, int64_t unit, int64_t end) {
   int64_t multiple = value / unit;
   if (2 * (value % unit) > unit && multiple < end / unit - 1) ++multiple;
@@ -102,7 +102,7 @@ void References::add_ranges(const Video& video) {
 
 int64_t References::frames_to_count(const GivenRange& range) const {
   if (range.reference_start < 0) return kMostFrames + 1;
-  // A start moves by less than the alignment, and towards the end only if a whole multiple follows.
+  // A start moves by less than the alignment, and moves up only if a whole multiple follows.
   const int64_t unit = align().value_or(0);
   const int64_t length = std::min(range.length, settings().latents.latent_frames);
   const int64_t latents = std::min(range.reference_start, kMostFrames) + unit + std::max(unit, length);
@@ -126,7 +126,7 @@ void References::examine(const std::string& path, File& file) const {
   }
 }
 
-// Encodes and forgets the frames ([1, 3, H, W] each). Returns latents [C, R, h, w].
+// Encodes the frames ([1, 3, H, W] each) and frees them. Returns latents [C, R, h, w].
 at::Tensor References::encode_clip(std::vector<at::Tensor>& frames, const models::Encoder& encoder) const {
   const at::Tensor all = at::concat(std::exchange(frames, {})).to(settings().request.device);
   return encoder.encode(all).cpu().transpose(0, 1);

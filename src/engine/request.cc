@@ -36,14 +36,14 @@ std::string no_multiple(int64_t side, int64_t unit) {
       below == 0 ? fmt::format("size is {}", unit) : fmt::format("sizes are {} and {}", below, below + unit));
 }
 
-// Returns the training size whose aspect ratio is nearest to the request's, and nothing if the model does not
-// have such sizes.
+// Returns the training size whose aspect ratio is nearest to the request's, or nothing if the model has no
+// such sizes.
 std::optional<std::pair<int64_t, int64_t>> binned(const Model& model, const Request& request) {
   return model.family->bin_resolution(*request.height, *request.width, model.shape.sample_size);
 }
 
-// Returns what is wrong with a side of so many pixels if `unit` of them are a line of tokens and the model
-// has positions for `most` lines; empty if it is right.
+// Returns what is wrong with a side of this many pixels if `unit` of them make a line of tokens and the model
+// has positions for `most` lines; empty if nothing is wrong.
 std::string no_positions(int64_t side, int64_t unit, int64_t most) {
   return side <= most * unit ? ""
                              : fmt::format("must be at most {}, for which the model has positions, got {}",
@@ -58,8 +58,8 @@ int64_t default_side(const Model& model, size_t axis) {
   return std::min(side, (*shape.most_tokens)[axis] * shape.patch.rows * model.scale.pixels);
 }
 
-// Throws Error(kUsage) that says of each side in pixels, height (0) and width (1), what `fault_of` finds
-// wrong with it; it returns an empty text for a right one.
+// Throws Error(kUsage) with the faults that `fault_of` finds in the sides, height (0) and width (1), in
+// pixels; it returns an empty text if there is none.
 void require_sides(const Request& request,
                    const std::function<std::string(int64_t side, size_t axis)>& fault_of) {
   std::string faults, first;
@@ -85,7 +85,7 @@ void resolve_size(Settings& settings, const Model& model) {
                  ? fmt::format("must be at least {0}, got {1}; the nearest valid size is {0}", pixels, side)
                  : "";
     });
-  } else if (size == wish) {  // otherwise the image is resized, to any size
+  } else if (size == wish) {  // otherwise the image is resized, to whatever size
     const int64_t unit = pixels * model.shape.patch.rows;
     const auto& most = model.shape.most_tokens;
     require_sides(request, [&](int64_t side, size_t axis) {
@@ -163,7 +163,7 @@ void choose_binning(Request& request, const Model& model) {
   request.resolution_binning = request.resolution_binning.value_or(has_bins);
 }
 
-// An encoder would refuse them once it has read its weights.
+// An encoder would refuse them only after reading its weights.
 void check_captions(const Settings& settings) {
   if (!settings.request.clean_caption.value_or(false)) return;
   for (int64_t loop = 0; loop < settings.video.loops; ++loop) {
@@ -245,7 +245,7 @@ Settings resolve(const Request& wish, const Model& model) {
   }
   check_counts(request);
   settings.warnings = drop_without_effect(request, model);
-  choose(request.guidance_scale, family.unguided_scale);  // where it has no effect
+  choose(request.guidance_scale, family.unguided_scale);  // where the scale has no effect
   for (const std::string& each : stated_otherwise(model, request)) settings.warnings.push_back(each);
   if (model.has_safety_checker && request.output_type == OutputType::kImage) {
     settings.warnings.emplace_back(
@@ -313,7 +313,7 @@ std::unique_ptr<samplers::Sampler> make_sampler(const Settings& settings, const 
 
 namespace {
 
-// All that make_sampler() reads.
+// Everything that make_sampler() reads.
 std::string sampler_key(const Settings& settings, const Model& model) {
   const Request& request = settings.request;
   const Json key = {model.family->title,
@@ -331,8 +331,8 @@ std::string sampler_key(const Settings& settings, const Model& model) {
   return key.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// Throws what make_sampler() throws. A server asks for each request, of which most are alike: making a
-// sampler takes 0.2 ms where the processor has done other things since the last one.
+// Throws what make_sampler() throws. A server asks this for each request, and most are alike: making a
+// sampler takes 0.2 ms if the processor has done other work since the last one.
 bool has_elementwise_sampler(const Settings& settings, const Model& model) {
   constexpr size_t kMostKnown = 256;
   static std::mutex mutex;
@@ -342,7 +342,7 @@ bool has_elementwise_sampler(const Settings& settings, const Model& model) {
     const std::lock_guard lock(mutex);
     if (const auto found = known.find(key); found != known.end()) return found->second;
   }
-  const SuppressLog suppress_log;  // the run gives the same warnings
+  const SuppressLog suppress_log;  // the run repeats the warnings
   const bool is_elementwise = make_sampler(settings, model)->is_elementwise();
   const std::lock_guard lock(mutex);
   if (known.size() == kMostKnown) known.clear();

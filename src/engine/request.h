@@ -30,22 +30,22 @@ using tessera::Request;
 // Reads "HEIGHTxWIDTH" of a field. Throws Error(kUsage).
 Pair read_pair(const char* name, const std::string& text);
 
-// The table for a request as JSON: write_fields() and read_fields(), which throws Error(kUsage) for
-// everything that is wrong for any model.
+// Returns the table of a request's JSON fields, for write_fields() and read_fields(); the latter throws
+// Error(kUsage) for everything that is wrong for any model.
 const Fields<Request>& request_fields();
 
-// Returns the short name of a dtype as in JSON: fp32, bf16, fp16, or libtorch's name.
+// Returns the short name of a dtype as in JSON (fp32, bf16, fp16), or libtorch's name.
 std::string dtype_name(at::ScalarType dtype);
 
 // A request with every choice made.
 struct Settings {
-  // Every field has its value but the scheduler and the fields without effect.
+  // Every field has a value, except the scheduler and fields without effect.
   Request request;
   std::vector<std::string> warnings;  // for the user, before the run
   int64_t height = 0;                 // of the output, in pixels
   int64_t width = 0;
-  // Of the model's image before resizing, in pixels. A video is not resized, but it lacks the rows and
-  // columns of this size that do not fill a row or column of latents.
+  // Of the model's image before resizing, in pixels. A video is not resized, but loses the rows and columns
+  // that do not fill a row or column of latents.
   int64_t model_height = 0;
   int64_t model_width = 0;
   int64_t frames = 1;
@@ -67,7 +67,7 @@ struct Settings {
   // Frames of the whole video.
   int64_t all_frames() const { return frames + (video.loops - 1) * (frames - video.repeated); }
 
-  // Whether videos begin from frames: of references, or of the part before.
+  // Whether there is an unconditional branch.
   bool has_given() const;
 
   // Whether there is an unconditional branch.

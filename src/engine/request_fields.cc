@@ -30,12 +30,12 @@ at::Device read_device(const std::string& text) {
   const auto read = numbered ? std::from_chars(text.data() + 5, end, index) : std::from_chars_result{end, {}};
   if ((text != "cuda" && !numbered) || read.ec != std::errc() || read.ptr != end || index < 0)
     usage_error(field("device"), "expected cpu, cuda or cuda:N, got '{}'", text);
-  // The device is not looked up here, because that would start CUDA long before it is needed.
+  // The device is not looked up here, because this would start CUDA long before it is needed.
   return numbered ? at::Device(at::kCUDA, index) : at::Device(at::kCUDA);
 }
 
 OutputType read_output_type(const std::string& text) {
-  if (text == "image" || text == "pil") return OutputType::kImage;  // the name in diffusers
+  if (text == "image" || text == "pil") return OutputType::kImage;  // its name in diffusers
   if (text == "latent") return OutputType::kLatent;
   usage_error(field("output_type"), "expected image or latent, got '{}'", text);
 }
@@ -57,7 +57,7 @@ std::string scheduler_help() {
       fmt::join(names, ", "));
 }
 
-// Makes the field of the texts for the text encoder `i` behind the first.
+// Makes the field with the texts for text encoder `i` after the first.
 Field<Request> of_encoder(size_t i, std::array<std::vector<std::string>, kOtherPrompts> Request::*member,
                           FieldInfo info) {
   struct Texts {

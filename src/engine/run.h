@@ -16,11 +16,11 @@
 
 namespace tessera::engine {
 
-// A run that advances, on this rank. Each function throws SettledEnd (engine/stages.h); or another exception
-// when this rank fails while messages may be under way. All ranks must make the same calls.
+// A run that advances, on this rank. Each function throws SettledEnd (engine/stages.h), or another exception
+// if this rank fails while messages may be under way. All ranks must make the same calls.
 class Run {
  public:
-  // The arguments must outlive it. `saved`, if it is not null, is where the run stands; that of rank 0
+  // The arguments must outlive the run. `saved`, if not null, is where the run stands; the one on rank 0
   // counts.
   Run(std::span<const Settings> requests, const Model& model, ComponentCache& components,
       const parallel::Ranks& ranks, const Observer& observer, const SavedRun* saved = nullptr)
@@ -30,7 +30,7 @@ class Run {
   // the decoding and what comes before the first step of the next turn.
   void advance();
   bool is_done() const { return stands_ == Stands::kAtEnd; }
-  // Returns one result per request, which lack the total time. Call this once, when it is done.
+  // Returns one result per request, without the total time. Call this once, after the last step.
   std::vector<Result> results() { return finish(context_); }
   // Session::save(), between two steps. require_savable() throws Error(kUsage), alike on all ranks.
   void require_savable() const;
@@ -52,7 +52,7 @@ class Run {
   void end_turn();
 
   RunContext context_;
-  const SavedRun* saved_;  // until the run has been taken up
+  const SavedRun* saved_;  // until the run has been resumed
   Stands stands_ = Stands::kAtStart;
   std::unique_ptr<DenoisePhase> denoising_;
 };

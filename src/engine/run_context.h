@@ -1,4 +1,4 @@
-// What the phases of a run (engine/phases.h) share on a rank.
+// State that the phases of a run (engine/phases.h) share on a rank.
 //
 // Shapes: N pictures of a group, C latent channels, h x w latent size (T frames of it for a video).
 #pragma once
@@ -29,10 +29,10 @@
 
 namespace tessera::engine {
 
-// Whose agreement a phase needs to end.
+// Who must agree before a phase ends.
 enum class Agreeing {
-  kRanks,  // that of all ranks
-  kNobody  // none: the rank is traced alone (comm/recording.h)
+  kRanks,  // all ranks
+  kNobody  // nobody: the rank is traced alone (comm/recording.h)
 };
 
 // A turn denoises and decodes one group of pictures, in one part of a long video. They come group by group,
@@ -43,15 +43,15 @@ struct Turn {
 };
 
 struct RunContext {
-  // `requests` are of one batch. Everything must outlive this. The caller's observer gets previews in the
-  // numbers of the batch.
+  // `requests` form one batch. All arguments must outlive this. In previews for the caller's observer,
+  // pictures are numbered within the batch.
   RunContext(std::span<const Settings> requests, const Model& model, ComponentCache& components,
              const parallel::Ranks& ranks, const Observer& observer, Agreeing agreeing = Agreeing::kRanks);
   RunContext(const RunContext&) = delete;
   RunContext& operator=(const RunContext&) = delete;
 
   std::span<const Settings> requests;
-  const Settings& settings;  // of the first request, for everything that all have in common
+  const Settings& settings;  // of the first request, for everything that all requests have in common
   const Model& model;
   ComponentCache& components;
   const parallel::Ranks& ranks;
@@ -61,25 +61,25 @@ struct RunContext {
   std::optional<Batch> batch;
   std::vector<Group> groups;
   std::unique_ptr<samplers::Sampler> sampler;
-  // On rank 0, if videos begin from frames. The encoder is that of the turns so far.
+  // On rank 0, if videos begin with given frames. The encoder is that of the turns so far.
   std::optional<References> references;
   std::shared_ptr<models::Encoder> frame_encoder;
   bool keeps_components = false;  // from one turn to the next, if the cache does not
-  // Of encode(): by prompt of the batch.
+  // Result of encode(): by prompt of the batch.
   std::vector<models::Conditioning> prompts;
-  // Of encode_references(): models::ForwardInputs::references, the same for all pictures.
+  // Result of encode_references(): models::ForwardInputs::references, the same for all pictures.
   std::vector<at::Tensor> reference_latents;
 
   Turn turn;
   std::optional<Noise> noise;  // of the group's pictures, in all parts
 
-  // What the turns so far have made.
+  // The results of the turns so far.
   std::vector<at::Tensor> latents;  // [N, C, (T,) h, w] of each group that is done, on rank 0
   int64_t frames_done = 0, images_done = 0;
   Result result;
 
   Observer& observer() { return stages.observer(); }
-  // Where tensors are that leave the device: on the CPU, or nowhere if all are shapes.
+  // The device of tensors that leave the run's device: the CPU, or meta if there are only shapes.
   at::Device host() const { return settings.request.device.is_meta() ? at::kMeta : at::kCPU; }
   bool has_images() const { return settings.request.output_type == OutputType::kImage; }
   const Group& group() const { return groups[turn.group]; }
@@ -88,7 +88,7 @@ struct RunContext {
 
   // Ends the turn, and returns whether another follows.
   bool next_turn();
-  // How often the run denoises and decodes, and how many of these turns are done.
+  // The number of turns in which the run denoises and decodes, and how many of these are done.
   int64_t turns() const { return static_cast<int64_t>(groups.size()) * settings.video.loops; }
   int64_t turns_done() const { return static_cast<int64_t>(turn.group) * settings.video.loops + turn.part; }
 
@@ -96,9 +96,9 @@ struct RunContext {
   std::vector<int64_t> latent_sizes() const {
     return model.shape.latent_sizes(settings.latents, group().count());
   }
-  // Conditions of the group's pictures that are numbers, by name (models::ForwardInputs::by_sample).
+  // Numeric conditions of the group's pictures, by name (models::ForwardInputs::by_sample).
   std::map<std::string, at::Tensor> conditions() const;
-  // Whether each replica decodes its own pictures. Of videos all ranks decode each together, so that its
+  // Whether each replica decodes its own pictures. A video is decoded by all ranks together, so that its
   // frames arrive in order.
   bool replicas_decode() const { return !model.shape.is_video; }
   // The ranks that share the work of decoding a picture, and whether they do.
@@ -107,8 +107,8 @@ struct RunContext {
     return ranks.layout.vae_parallel && decoding_ranks().size > 1 && has_images();
   }
 
-  // Returns the component, and loads it if it is not in memory. Returns null if this rank does not need it.
-  // All ranks must call this.
+  // Returns the component, loading it if it is not in memory, or null if this rank does not need it. All
+  // ranks must call this.
   template <typename Component>
   std::shared_ptr<Component> load(const std::string& name, Phase phase, bool is_needed = true) {
     auto loaded = load_part(name, phase, is_needed);
@@ -117,8 +117,8 @@ struct RunContext {
     TESSERA_CHECK(part, "component '{}' is of another class", name);
     return {std::move(loaded), part};
   }
-  // Returns the decoder for a preview, on rank 0 of the world alone. It is kept until the run ends, whether
-  // or not it stays after that.
+  // Returns the decoder for a preview, only on rank 0 of the world. It is kept until the run ends, whether or
+  // not it stays after that.
   const models::Decoder& preview_decoder() {
     if (!preview_decoder_) preview_decoder_ = components.get(kDecoder);
     return dynamic_cast<const models::Decoder&>(*preview_decoder_->part);
@@ -127,7 +127,7 @@ struct RunContext {
  private:
   std::shared_ptr<const LoadedComponent> load_part(const std::string& name, Phase phase, bool is_needed);
 
-  std::set<std::string> counted_;  // components, among the weights of the result
+  std::set<std::string> counted_;  // components that are included in the weights of the result
   std::map<std::string, std::shared_ptr<const LoadedComponent>> kept_;
   std::shared_ptr<const LoadedComponent> preview_decoder_;
 };

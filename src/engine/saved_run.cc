@@ -16,7 +16,7 @@
 namespace tessera::engine {
 namespace {
 
-// Holds what the ranks have to know before tensors come: whether the run has begun its first step, where it
+// What the ranks have to know before tensors arrive: whether the run has begun its first step, where it
 // stands, and how many tensors the solver has.
 struct Header {
   bool has_begun = false;
@@ -39,7 +39,7 @@ Header share(const SavedRun& saved, const comm::Group& world) {
   return header;
 }
 
-// Restores on rank 0 what the finished groups have made.
+// Restores on rank 0 the results of the finished groups.
 void add_done(RunContext& run, const SavedRun& saved) {
   for (size_t i = 0; i < run.turn.group; ++i) {
     run.images_done += run.ranks.data.part(run.groups[i].count()).length;
@@ -86,7 +86,7 @@ std::optional<DenoiseState> take_up(RunContext& run, const SavedRun& saved) {
 
 namespace {
 
-constexpr const char* kRun = "run";  // of the metadata
+constexpr const char* kRun = "run";  // the key in the metadata
 
 // "history.0", "history.1", ...
 void put(std::map<std::string, at::Tensor>& tensors, const std::string& name,
@@ -108,7 +108,7 @@ at::Tensor tensor_of(const Image& image) {
   return tensor;
 }
 
-// The noise of a run's pictures, whose generators only count once they have their states.
+// Returns the noise of a run's pictures, whose generators still need their states.
 Noise noise_of(const std::vector<Settings>& requests) {
   std::vector<Noise::Share> shares;
   shares.reserve(requests.size());
@@ -116,7 +116,7 @@ Noise noise_of(const std::vector<Settings>& requests) {
   return Noise(shares);
 }
 
-// Whether the state is one between two steps of these requests.
+// Whether the state is a state between two steps of these requests.
 bool fits(const DenoiseState& state, const std::vector<Settings>& requests) {
   const models::LatentShape& latents = requests.front().latents;
   const at::Tensor& z = state.latents;

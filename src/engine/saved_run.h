@@ -19,18 +19,19 @@ namespace tessera::engine {
 
 struct SavedRun {
   std::vector<Settings> requests;
-  // All that follows is empty for a run that has not begun its first step, and on ranks other than 0.
+  // Everything below is empty for a run that has not begun its first step, and on ranks other than 0.
   std::optional<DenoiseState> denoising;  // of the pictures of the group
-  size_t group = 0;                       // groups before it are done
+  size_t group = 0;                       // the groups before it are done
   std::vector<at::Tensor> latents;        // [N, C, (T,) h, w] of each of them
-  std::vector<Image> images;              // of them, unless the observer has taken them
+  std::vector<Image> images;              // of those groups, unless the observer has taken them
   std::vector<double> step_seconds;
 };
 
 // Returns a saved run as bytes: safetensors, whose metadata has the requests as JSON and the numbers.
 std::string write_saved_run(const SavedRun& saved);
 // Reads such bytes, on any machine. The requests are resolved for `model`, which must be that of the run.
-// Throws Error(kInput), with `where` in the message, for bytes that are no run or one of other shapes.
+// Throws Error(kInput), with `where` in the message, for bytes that are not a run, or a run with other
+// shapes.
 SavedRun read_saved_run(std::string_view bytes, const Model& model, const std::string& where);
 
 }  // namespace tessera::engine

@@ -24,7 +24,7 @@ struct Session::Member {
   const bool is_resumed;
   Observer observer;
   const std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
-  // These exist from the first call of advance() on.
+  // These exist after the first call of advance().
   std::optional<parallel::Ranks> ranks;
   std::optional<Run> run;
 
@@ -41,7 +41,7 @@ struct Session::Member {
 Session::Session(Engine& engine, parallel::Layout layout) : engine_(engine), layout_(std::move(layout)) {}
 
 Session::~Session() {
-  if (std::uncaught_exceptions() > 0) return;  // other ranks may not come here
+  if (std::uncaught_exceptions() > 0) return;  // other ranks may not get here
   while (!members_.empty()) drop(members_.front()->id);
 }
 
@@ -94,7 +94,7 @@ void Session::advance(std::unique_ptr<Member> member, Members& left) {
   }
 }
 
-// If runs are destroyed while an exception unwinds, their messages are abandoned and not waited for
+// If runs are destroyed while an exception unwinds, their messages are abandoned instead of awaited
 // (comm::Exchange).
 template <typename Work>
 void Session::amid_messages(const Work& work) {

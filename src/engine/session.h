@@ -1,4 +1,4 @@
-// A session advances several runs of an engine together, a denoising step of each at a time.
+// A session advances several runs of an engine together, each by one denoising step at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,51 +16,52 @@
 
 namespace tessera::engine {
 
-// Runs begin and end between steps, each by itself; each is a batch of requests, which share every product.
-// What a run gives does not depend on the others: their steps alternate with its own, and their messages have
-// lanes of their own. So the pictures of a request are bit for bit those of Engine::run() with it alone.
+// Runs begin and end independently, between steps; each is a batch of requests, which share every product.
+// The result of a run does not depend on the others: their steps alternate with its own, and their messages
+// have lanes of their own. So the pictures of a request are bit for bit those of Engine::run() with it alone.
 //
-// Each rank has one, which one thread uses. All ranks must make the same calls with the same arguments in the
-// same order, but for observers, of which that of rank 0 is asked whether a run is cancelled.
+// Each rank has one session, used by one thread. All ranks must make the same calls with the same arguments
+// in the same order, except for observers: only that of rank 0 is asked whether a run is cancelled.
 class Session {
  public:
-  using Id = int64_t;  // of a run; they are not used twice
+  using Id = int64_t;  // of a run; never used twice
 
-  // `engine` must outlive it. No other run of the engine may come before its end.
+  // `engine` must outlive the session, and can do no other run before the session ends.
   explicit Session(Engine& engine, parallel::Layout layout = {});
-  // Drops the runs that are left.
+  // Drops the remaining runs.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   // Begins a run of the requests as Engine::run() does. `layout` of the session is resolved for a workload
-  // like theirs. Throws Error(kUsage) for requests that are not like those under way (batch_key()); what else
-  // is wrong with them ends the run.
+  // like theirs. Throws Error(kUsage) for requests that are unlike the running ones (batch_key()); any other
+  // fault in them ends the run.
   Id begin(std::span<const Settings> requests, const Observer& observer = {});
-  // Takes up a run again that was saved, in this process or another, by this engine or another one of the
-  // same model. `saved` of rank 0 counts; other ranks need its requests alone.
+  // Resumes a run that was saved in this process or another, by this engine or another one with the same
+  // model. `saved` of rank 0 counts; other ranks need only its requests.
   Id resume(const SavedRun& saved, const Observer& observer = {});
 
-  // Advances every run by a step, in the order in which they began; the first time also by what comes before
-  // the steps, and after the last one by what follows them. Returns whether any is left. A run that fails, or
-  // whose observer cancels it, ends alone; if it fails amid messages, all end with it (Engine::run() says
-  // when the engine can go on).
+  // Advances every run by a step, in the order in which they began. The first call also does the work that
+  // precedes a run's steps, the last one the work that follows them. Returns whether any run is left. A run
+  // that fails, or whose observer cancels it, ends alone; if it fails while messages are in flight, all runs
+  // end with it (Engine::run() explains when the engine can go on).
   bool advance();
 
   bool is_running(Id id) const;
-  // Returns what Engine::run() does for a run that has ended, or throws what ended it. Call it once.
+  // Returns what Engine::run() returns for a run that has ended, or throws the exception that ended it. Call
+  // it once.
   std::vector<Result> take(Id id);
 
-  // Changes Observer::preview_every of a run, from the next step on; does nothing to one that has ended. Here
-  // all ranks give the number.
+  // Changes Observer::preview_every of a run from the next step on; has no effect on a run that has ended.
+  // All ranks must pass the same number.
   void watch(Id id, int64_t preview_every);
 
   // Ends a run between two steps without a result.
   void drop(Id id);
 
-  // Returns where a run stands between two steps, on rank 0; on other ranks the requests alone. Throws
-  // Error(kUsage) for a run that cannot be taken up again with the same result: one whose ranks work with
-  // activations of earlier steps, and videos that begin from frames.
+  // Returns where a run stands between two steps on rank 0, and only the requests on other ranks. Throws
+  // Error(kUsage) for runs that could not be resumed with the same result: those whose ranks work with
+  // activations of earlier steps, and videos that begin with given frames.
   SavedRun save(Id id);
 
  private:
@@ -70,7 +71,7 @@ class Session {
 
   Id add(SavedRun start, bool is_resumed, const Observer& observer);
   void advance(std::unique_ptr<Member> member, Members& left);
-  // Runs `work` with the members. If it throws, all of them end with that.
+  // Runs `work` with all runs. If it throws, all of them end with that exception.
   template <typename Work>
   void amid_messages(const Work& work);
 

@@ -14,8 +14,8 @@
 
 namespace tessera::engine {
 
-// Thrown when all ranks have agreed to end a run and no message is under way. After any other exception
-// messages may be under way.
+// Thrown when all ranks have agreed to end a run and no message is in flight. After any other exception,
+// messages may be in flight.
 struct SettledEnd {
   std::exception_ptr cause;  // what this rank throws
 };
@@ -36,14 +36,14 @@ class Stages {
   Observer& observer() { return observer_; }
   // The answer of rank 0, for stages in which only the first ranks of replicas ask.
   bool ask_replicas() { return of_replicas_.ask(is_wished_to_end_); }
-  // Throws Cancelled if the caller wants the run to end. For a rank that works alone; only rank 0 has a wish.
+  // For a rank that works alone: throws Cancelled if the caller wants the run to end. Only rank 0 is asked.
   void check_alone() const {
     if (world_.rank == 0 && is_wished_to_end_ && is_wished_to_end_()) throw Cancelled();
   }
   Agreement& of_all() { return of_all_; }
 
-  // Runs `work`, and `conclude` after it, when no message is under way any more, unless the run is cancelled.
-  // Throws SettledEnd; or another exception when this rank fails while messages may be under way.
+  // Runs `work`, and after it, when no message is in flight any more, `conclude`, unless the run is
+  // cancelled. Throws SettledEnd, or another exception if this rank fails while messages may be in flight.
   template <typename Work, typename Conclude>
   void run(Messages messages, const Work& work, const Conclude& conclude) {
     begin();
@@ -63,8 +63,8 @@ class Stages {
     end_phase(phase);
   }
 
-  // The same in pieces, for a phase with messages that the caller leaves and takes up again: any number of
-  // pieces of work come between beginning and end. All ranks must make the same calls.
+  // The same in pieces, for a phase with messages that the caller leaves and re-enters: any number of pieces
+  // of work may come between its beginning and its end. All ranks must make the same calls.
   void begin_phase(Phase phase, Messages messages) {
     begin();
     phase_seconds_ = 0;
@@ -136,10 +136,10 @@ class Stages {
 
   comm::Group world_;
   Observer observer_;
-  std::function<bool()> is_wished_to_end_;  // of the caller; asked on rank 0
+  std::function<bool()> is_wished_to_end_;  // the caller's; asked on rank 0
   Agreement of_all_, of_replicas_;
   double phase_seconds_ = 0;  // of the current phase
-  double apart_ = 0;          // of the current piece of work, what belongs to no phase
+  double apart_ = 0;          // time within the current piece of work that belongs to no phase
 };
 
 }  // namespace tessera::engine

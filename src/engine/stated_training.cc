@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kZeroSnr = "rescale_betas_zero_snr";
 
-// Holds the scheduler with which the model is run.
+// The scheduler that the model is run with.
 struct Scheduler {
   std::string class_name;
   JsonConfig options;
@@ -46,7 +46,7 @@ void compare_prediction(const weights::StatedTraining& stated, const Scheduler& 
                                  option, fmt::join(says, " " + option + " ")));
 }
 
-// Returns the training's noise levels in the file, as falling fp64 products of alphas.
+// Returns the noise levels of training from the file, as falling fp64 products of alphas.
 std::optional<at::Tensor> stored_levels(const std::shared_ptr<weights::TensorFile>& file, std::string& key) {
   std::map<std::string, weights::NamedTensor> levels;
   for (const char* name : {"alphas_cumprod", "denoiser.sigmas"}) {

@@ -24,7 +24,7 @@ void StepClock::ended(bool waits, const std::function<void(int64_t under_way)>& 
     const auto now = std::chrono::steady_clock::now();
     seconds_.push_back(std::chrono::duration<double>(now - start_).count());
     reached(static_cast<int64_t>(under_way_.size()));
-    start();  // the time spent in reached() does not count for the next step
+    start();  // the time spent in reached() is not part of the next step
   }
 }
 

@@ -22,7 +22,7 @@ class StepClock {
   StepClock(const comm::Group& world, at::Device device, std::vector<double>& seconds)
       : world_(world), device_(device), seconds_(seconds) {}
 
-  // Called before the work of a step, to leave out what came between it and the step before.
+  // Called before the work of a step, to exclude whatever came between it and the previous step.
   void go_on() {
     if (under_way_.empty()) start();
   }
@@ -38,7 +38,7 @@ class StepClock {
   const comm::Group& world_;
   at::Device device_;
   std::vector<double>& seconds_;
-  std::deque<QueueMark> under_way_;  // ends of steps that the device may not have reached
+  std::deque<QueueMark> under_way_;  // ends of steps that the device may not have reached yet
   std::chrono::steady_clock::time_point start_;
 };
 

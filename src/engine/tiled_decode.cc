@@ -11,7 +11,7 @@ namespace tessera::engine {
 namespace {
 
 // Tiles start this far apart, so that neighbours overlap by a quarter. If a side is not a multiple of four,
-// diffusers returns pictures of another size; here the seams stay at the tiles.
+// diffusers returns pictures of another size; here the seams stay where the tiles are.
 int64_t step_of(int64_t tile) {
   return std::max<int64_t>(1, 3 * tile / 4);
 }
@@ -86,7 +86,7 @@ at::Tensor decode_tiled(const models::Decoder& decoder, const at::Tensor& z, con
     const auto [row, column] = place(index);
     return at::empty({1, 3, row.length * factor, column.length * factor}, z.options());
   };
-  std::vector<at::Tensor> tiles(static_cast<size_t>(count));  // [1, 3, h', w']; all of them on rank 0 alone
+  std::vector<at::Tensor> tiles(static_cast<size_t>(count));  // [1, 3, h', w']; only rank 0 has all of them
   const int64_t round = group.round();
   for (int64_t first = 0; first < count; first += round) {
     const std::vector<Range> parts = group.parts(std::min(round, count - first));
@@ -94,7 +94,7 @@ at::Tensor decode_tiled(const models::Decoder& decoder, const at::Tensor& z, con
     for (int64_t i = mine.begin; i < mine.end(); ++i)
       tiles[static_cast<size_t>(first + i)] = decode(first + i);
     for (int64_t turn = 0; group.size > 1 && turn < longest(parts); ++turn) {
-      std::vector<at::Tensor> of_turn;  // one tile of each rank that has so many
+      std::vector<at::Tensor> of_turn;  // one tile from each rank that has this many
       for (int64_t rank = 0; rank < group.size; ++rank) {
         const Range& part = parts[static_cast<size_t>(rank)];
         const int64_t index = first + part.begin + turn;

@@ -32,7 +32,7 @@ class ClipDecoding {
   int64_t clips() const { return count_clips(frames_, clip_); }
   bool depend_on_each_other() const { return memory_ != nullptr; }
 
-  // Decodes a round of clips, from `first` on, each of them on one rank. Returns the frames of all on rank 0.
+  // Decodes a round of clips from `first` on, each on one rank. Returns the frames of all clips on rank 0.
   at::Tensor dealt(int64_t first) const {
     const std::vector<Range> parts = group_.parts(group_.round());
     const Range& mine = parts[static_cast<size_t>(group_.rank)];
@@ -45,7 +45,7 @@ class ClipDecoding {
     return comm::gather(frames, /*dim=*/0, times(parts, clip_.frames), 0, group_);
   }
 
-  // Decodes a clip, of which each rank decodes some rows. Returns its frames on rank 0.
+  // Decodes a clip of which each rank decodes some rows. Returns its frames on rank 0.
   at::Tensor divided(int64_t clip) const {
     nn::Tokens tokens(cut_, {.ring = group_, .all = group_});
     const at::Tensor own = decode(clip, cut_.part(0, group_.rank), tokens);
@@ -76,7 +76,7 @@ class ClipDecoding {
   std::unique_ptr<models::ClipMemory> memory_ = decoder_.begin_video();  // of this rank's rows
 };
 
-// Machines and devices differ in their memory, but all ranks must decode in the same way.
+// Machines and devices differ in memory, but all ranks must decode in the same way.
 bool have_memory_for_clips(const models::Decoder& decoder, const at::Tensor& z, const comm::Group& group,
                            std::optional<int64_t> memory) {
   const bool has = has_memory_for_clips(decoder, z, group.size, memory ? *memory : memory_of(z.device()));

@@ -13,19 +13,19 @@
 
 namespace tessera::engine {
 
-// Converts frames [F, 3, H, W] in [-1, 1] (clamped here) to 8 bits [F, H, W, 3], on the CPU, rounding half
-// up as Open-Sora does (or of meta, of which nothing is read). NaN becomes black with a warning, whose advice
+// Converts frames [F, 3, H, W] in [-1, 1] (clamped here) to 8 bits [F, H, W, 3], on the CPU, rounding half up
+// as Open-Sora does; a meta tensor gives a meta tensor. NaN becomes black with a warning, whose advice
 // depends on the decoder's `dtype`.
 at::Tensor to_frames(const at::Tensor& x, at::ScalarType dtype);
 
 struct VideoDecodeOptions {
-  // Converts frames [F, 3, H', W] in [-1, 1], all rows or some, to what ranks send and `take` receives,
-  // [F, H', W, ...].
+  // Converts frames [F, 3, H', W] in [-1, 1], all rows or some, to the form that ranks send and `take`
+  // receives, [F, H', W, ...].
   std::function<at::Tensor(const at::Tensor& frames)> convert;
   std::optional<int64_t> block_rows = {};  // as in DecodeOptions
-  // Ranks take whole clips while there are enough for all of them. That saves the messages between
-  // neighbouring rows, but takes as much memory as one rank needs; by default, it is done where every rank
-  // has_memory_for_clips().
+  // Ranks take whole clips while there are enough for all of them. This saves the messages between
+  // neighbouring rows, but each rank needs as much memory as a single rank would; the default is to do it if
+  // every rank has_memory_for_clips().
   std::optional<bool> deals_clips = {};
   // Called on every rank before each clip, or each round of dealt clips; may throw on all.
   std::function<void()> before_clips = {};
@@ -33,10 +33,10 @@ struct VideoDecodeOptions {
 };
 
 // Whether a clip of z on each of `ranks` ranks, which share the memory of a machine or have a device each,
-// takes at most half of the memory.
+// takes at most half of that memory.
 bool has_memory_for_clips(const models::Decoder& decoder, const at::Tensor& z, int64_t ranks, int64_t memory);
 
-// The frames of a clip of a video of `frames` frames, and how many clips that makes.
+// Returns the frames of a clip of a video of `frames` frames, and how many clips there are.
 Range frames_of_clip(int64_t index, int64_t frames, const models::Decoder::Clip& clip);
 int64_t count_clips(int64_t frames, const models::Decoder::Clip& clip);
 

@@ -1,5 +1,4 @@
-// The arguments of `tessera generate`: the request, the layout of ranks, and the options that only this
-// program has.
+// The arguments of `tessera generate`: the request, the layout of ranks, and options of this program only.
 #pragma once
 
 #include <filesystem>
@@ -16,10 +15,10 @@ namespace tessera::job {
 // The model, the output files and the threads of a run.
 struct RunOptions {
   std::optional<std::string> model, config;  // see find_model_files
-  std::optional<std::string> variant;        // of the files with weights
+  std::optional<std::string> variant;        // of the weight files
   std::optional<std::string> output, report, timeline, record;
   std::optional<int> threads;  // of each rank
-  // "auto": a plan chooses the layout, of those that `max_staleness` allows, with the times of `machine`.
+  // "auto": a plan chooses the layout among those that `max_staleness` allows, using the times of `machine`.
   std::optional<std::string> parallel, machine, max_staleness;
   bool quiet = false, dry_run = false;
   std::optional<std::string> prompt_file, request;  // see with_files()
@@ -45,23 +44,25 @@ struct GenerateArguments {
   parallel::ParallelOptions parallel;
   RunOptions run;
   MessageOptions messages;
-  Json given = Json::object();  // the fields of the four that were given, by name
-  // The file for others that named the references of videos, without their folders, and those of images.
+  Json given = Json::object();  // the given fields of all four, by name
+  // The file, possibly from somebody else, that named the references of videos, without their folders, and
+  // the file that named those of images.
   std::optional<std::string> names_from = {}, images_from = {};
-  // What a plan predicted of this run before its ranks started, for the report; null without one.
+  // The prediction that a plan made of this run before its ranks started, for the report; null without a
+  // plan.
   OrderedJson plan = {};
 };
 
-// Reads the fields of all four from one object. Throws Error(kUsage).
+// Reads the fields of all four structs from one object. Throws Error(kUsage).
 GenerateArguments make_arguments(Json given);
 
-// Write and read everything except the options that each rank has for itself. Throws Error(kUsage) for
+// Write and read everything except the options that each rank sets for itself. Throws Error(kUsage) for
 // malformed text.
 std::string write_arguments(const GenerateArguments& arguments);
 GenerateArguments read_arguments(const std::string& text);
 
-// Throws Error(kUsage), listing this host's interfaces, if none has that name. Names may differ between
-// hosts.
+// Throws Error(kUsage), listing this host's interfaces, if none of them has that name. Names may differ
+// between hosts.
 void require_interface(const std::string& name);
 
 }  // namespace tessera::job

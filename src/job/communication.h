@@ -16,8 +16,8 @@ class Communication {
   void add(const comm::Collective& collective, std::chrono::nanoseconds under_way,
            std::chrono::nanoseconds waited);
 
-  // Returns [{`axis`, `operation`, `count`, `bytes` sent by this rank, `seconds` under way, `waited_seconds`
-  // of them in which the rank waited}].
+  // Returns [{`axis`, `operation`, `count`, `bytes` sent by this rank, `seconds` in flight, `waited_seconds`:
+  // the part of them in which the rank waited}].
   nlohmann::ordered_json report() const;
 
  private:

@@ -52,7 +52,7 @@ uint64_t most_denoiser_bytes(const Job& job) {
 void print_plan(const Job& job, const FieldSpelling& spelling) {
   OrderedJson weights = OrderedJson::object();
   {
-    const ScopedLogSink silence({});  // the run gives the same warnings
+    const ScopedLogSink silence({});  // the run repeats the warnings
     const models::Family& family = *job.model.family;
     const models::LoadOptions options = on_no_device(job);
     uint64_t text_encoders = 0;

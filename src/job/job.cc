@@ -103,7 +103,7 @@ void require_encodable_outputs(const Job& job) {
                              png_text(job, static_cast<int64_t>(i)));
 }
 
-// Prints the files that have been written.
+// Prints the paths of the written files.
 void print_paths(const Job& job, const std::vector<std::string>& outputs) {
   if (outputs.empty() || is_standard_output(job.outputs.front())) return;
   for (const std::string& path : written_paths(outputs, job.settings)) fmt::print("{}\n", path);
@@ -131,7 +131,7 @@ class Writer {
       }
     };
   }
-  // Prints the files that are finished, when a run fails.
+  // If a run fails, prints the files that are finished.
   ~Writer() {
     if (is_told_) return;
     try {
@@ -162,7 +162,7 @@ class Writer {
   bool is_told_ = false;
 };
 
-// Files that are not replaced are not removed either, because they may belong to somebody else.
+// Files that this run does not replace are not removed either, because they may belong to somebody else.
 void warn_of_leftovers(const Job& job) {
   const auto path = output_path(job.arguments, job.settings);
   const std::vector<std::string> paths = leftover_paths(path, job.outputs, job.settings);
@@ -198,7 +198,7 @@ void use_threads(const Job& job) {
 }
 
 // Ranks of one host have one thread each unless the user gives a number; a rank that is alone takes as many
-// threads as it gets cores.
+// threads as cores are free.
 engine::Result generate(const Job& job, engine::Observer observer, const std::function<bool()>& cancelled,
                         const comm::World& world) {
   std::optional<launch::ThreadShare> share;
@@ -249,7 +249,7 @@ std::vector<OrderedJson> gather_told(const OrderedJson& own, const comm::Group& 
   return all;
 }
 
-// Prints the warnings of other ranks that rank 0 has not printed, each once.
+// Prints the warnings of other ranks that rank 0 has not printed yet, each once.
 void tell_warnings(Progress& progress, const std::vector<OrderedJson>& told) {
   std::vector<std::string> known = progress.warnings();
   for (size_t rank = 1; rank < told.size(); ++rank) {
@@ -305,7 +305,7 @@ std::map<std::filesystem::path, std::string> given_files(const Job& job) {
   return files;
 }
 
-// Files that are meant for others name references without their folders.
+// Files that are meant to be passed on name references without their folders.
 void require_references(const Job& job) {
   const auto require = [](const std::string& file, const std::string& path, const char* name) {
     std::error_code code;

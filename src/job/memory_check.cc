@@ -13,8 +13,8 @@
 namespace tessera::job {
 namespace {
 
-// Returns more than ranks take: on each of them, twice the bytes of the files of weights, and for each pixel
-// of a group of pictures the tensors of a decoder of 256 channels in fp32.
+// Returns an upper bound of what the ranks take: on each of them, twice the bytes of the weight files, and
+// for each pixel of a group of pictures the tensors of a decoder with 256 channels in fp32.
 uint64_t bound_of(const engine::Settings& settings, uint64_t weights, int64_t local_ranks) {
   constexpr uint64_t kOfPixel = 4096, kOfGroup = uint64_t{1} << 31;
   const auto ranks = static_cast<uint64_t>(local_ranks);
@@ -37,7 +37,7 @@ std::string advice(const Job& job, const plan::MemoryNeed& need) {
 }  // namespace
 
 plan::MemoryNeed need_of(const Job& job) {
-  const SuppressLog suppress_log;  // the run gives the same warnings
+  const SuppressLog suppress_log;  // the run repeats the warnings
   return plan::memory_need(job.settings, job.model, job.layout);
 }
 

@@ -1,5 +1,5 @@
-// Compares the memory that a run needs with the memory that exists, before the run, because the kernel would
-// kill it without a message.
+// Compares the memory that a run needs with the memory that exists, before the run begins; otherwise, the
+// kernel would kill it without a message.
 #pragma once
 
 #include <cstdint>
@@ -18,27 +18,27 @@ plan::MemoryNeed need_of(const Job& job);
 // What a run lacks on a host.
 struct MemoryLack {
   std::string message;
-  bool is_certain = false;  // the memory cannot be had, even if all else on the host ends
+  bool is_certain = false;  // the memory would not be available even if everything else on the host ended
 };
 
 // Returns what is lacking for ranks that need this many bytes together; nothing if the limits allow it.
 std::optional<MemoryLack> find_lack(uint64_t need, const std::vector<MemoryLimit>& limits);
 
-// The same for ranks of the job that are on this host, with what may make the run smaller. Runs on GPUs lack
-// nothing here.
+// The same for those ranks of the job that are on this host, with advice on how to make the run smaller. Runs
+// on GPUs never lack memory here.
 std::optional<MemoryLack> find_lack(const Job& job, const plan::MemoryNeed& need, int64_t local_ranks,
                                     const std::vector<MemoryLimit>& limits = memory_limits());
 
-// The bytes of the model's files of weights. Files that cannot be read do not count.
+// Returns the bytes of the model's weight files. Files that cannot be read do not count.
 uint64_t bytes_of_weights(const engine::Model& model);
-// Whether ranks of a run take a small part of the memory by a rule that costs nothing, so that nobody has to
-// ask what they need. `weights` are those of the model's files.
+// Whether ranks of a run take only a small part of the memory, by a rule that costs nothing, so that their
+// exact need does not matter. `weights` are the bytes of the model's files.
 bool is_small(const engine::Settings& settings, uint64_t weights, int64_t local_ranks,
               const std::vector<MemoryLimit>& limits);
 
-// Throws Error(kMemory) if ranks of the job that are on this host cannot have the memory that they need, and
-// warns if they need more than what is free. A job that takes a small part of the memory by any estimate is
-// not traced for that.
+// Throws Error(kMemory) if ranks of the job that are on this host cannot get the memory that they need, and
+// warns if they need more than is free. A job that takes a small part of the memory by any estimate is not
+// traced for this.
 void require_memory(const Job& job, int64_t local_ranks);
 
 }  // namespace tessera::job

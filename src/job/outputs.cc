@@ -126,8 +126,7 @@ std::filesystem::path output_path(const GenerateArguments& arguments, const engi
 
 namespace {
 
-// Describes the text of a number in a name: %d, or %03d, which has three digits. Its length is 0 if there is
-// none.
+// Returns the number of digits of the largest number, so that names sort as their numbers do.
 struct Conversion {
   size_t length = 0;
   int digits = 1;
@@ -149,8 +148,8 @@ struct Named {
   bool is_numbered = false;
 };
 
-// Returns the path with %% and the numbers of its name replaced. A single picture does not need a number, so
-// "50%dark.png" does not contain one then.
+// Describes the conversion of a number in a name: %d, or %03d, which has three digits. Its length is 0 if
+// there is none.
 Named named(const std::filesystem::path& pattern, int64_t number, bool is_one) {
   const std::string text = pattern.filename().string();
   std::string_view rest = text;
@@ -223,7 +222,7 @@ std::vector<std::string> leftover_paths(const std::filesystem::path& path,
       paths.push_back(next);
     }
   } else if (count > 1) {
-    // Shorter and longer runs may have names with other numbers of digits.
+    // Shorter and longer runs may use names with other numbers of digits.
     for (int digits = 1; digits <= picture_digits(engine::kMaxPictures); ++digits)
       add_from(first.path, digits == picture_digits(count) ? count : 0, digits);
   }

@@ -22,38 +22,41 @@ namespace tessera::job {
 
 // Throws Error, which names the option that gave the path, unless a file can be written there.
 void require_writable_for(const std::string& option, const std::filesystem::path& path);
-// What is at the end of all links, and need not exist yet.
+// Returns the path at the end of all links, which need not exist yet.
 std::filesystem::path real_path(const std::filesystem::path& path);
 bool same_file(const std::filesystem::path& a, const std::filesystem::path& b);
-// The file is there when all of it is written.
+// The file appears when all of it is written.
 void write_text(const std::filesystem::path& path, std::string_view text);
 
 // Throws Error(kUsage) for an output file with a suffix that no model writes, before the model is read.
 void require_known_suffix(const GenerateArguments& arguments);
 
-// The path of the output: the given one, or the default for what the model makes. Throws Error(kUsage) if its
-// suffix is of another kind of file.
+// Returns the path of the output: the given one, or the default for the kind of output that the model makes.
+// Throws Error(kUsage) if its suffix is that of another kind of file.
 std::filesystem::path output_path(const GenerateArguments& arguments, const engine::Settings& settings);
-// Whether the one image goes to standard output, as a PNG, and no paths are printed.
+// Whether the only image goes to standard output, as a PNG, without any paths being printed.
 bool is_standard_output(const std::filesystem::path& path);
-// For a command with one result, which goes to a file, or alone to standard output ("-" or /dev/stdout). The
-// first refuses what cannot be written. The second writes, and returns whether a file has the result.
+// For a command with one result, which goes to a file or, alone, to standard output ("-" or /dev/stdout). The
+// first function refuses a path that cannot be written. The second writes, and returns whether the result is
+// in a file.
 void require_result_path(const std::string& option, const std::filesystem::path& path);
 bool write_result(const std::filesystem::path& path, std::string_view text);
 
-// One file for one image or video, or for latents, otherwise name-0.png, name-1.png, ... or, of more than
-// ten, name-00.png, name-01.png, ... A name with %d or %03d gets the numbers there, from 0 on; %% is a
-// percent sign.
+// One file for one image or video, or for latents, otherwise name-0.png, name-1.png, ... or, for more than
+// ten, name-00.png, name-01.png, ... In a name, %d or %03d stands for the number, from 0 on; %% is a percent
+// sign.
 std::vector<std::string> output_paths(const std::filesystem::path& path, const engine::Settings& settings);
 
-// Whether each output is an image, as that of a video model for one frame may be.
+// Whether each output is an image, which is possible for a video model with one frame.
 bool are_images(const std::vector<std::string>& outputs, const engine::Settings& settings);
 
-// The files that stand there in the end: a .png of a video that moves is one for each frame.
+// Returns the files that exist in the end: a .png of a video with several frames becomes one file for each
+// frame.
 std::vector<std::string> written_paths(const std::vector<std::string>& outputs,
                                        const engine::Settings& settings);
 
-// Numbered files of this name that are not of this run: another has left them, and they seem to belong to it.
+// Returns numbered files with this name that are not from this run: another run has left them, and they would
+// seem to belong to this one.
 std::vector<std::string> leftover_paths(const std::filesystem::path& path,
                                         const std::vector<std::string>& outputs,
                                         const engine::Settings& settings);
@@ -64,7 +67,7 @@ media::VideoFormat video_format(const engine::Settings& settings, const ImageTex
 // frames are there.
 class VideoFiles {
  public:
-  // Videos of `frames` frames each go to `paths`, in the format that `format` gives for their numbers.
+  // Videos of `frames` frames each go to `paths`; `format` returns the format of a video by its number.
   VideoFiles(const std::vector<std::string>& paths, int64_t frames,
              std::function<media::VideoFormat(int64_t video)> format)
       : paths_(paths), frames_(frames), format_(std::move(format)) {}
@@ -79,7 +82,7 @@ class VideoFiles {
   std::vector<std::string> paths_;
   int64_t frames_;
   std::function<media::VideoFormat(int64_t video)> format_;
-  std::map<int64_t, File> files_;  // that are begun, by their numbers
+  std::map<int64_t, File> files_;  // those that have been started, by number
 };
 
 }  // namespace tessera::job

@@ -41,7 +41,7 @@ Progress::Progress(bool quiet, FieldSpelling spelling)
     : quiet_(quiet), spelling_(std::move(spelling)), terminal_(can_redraw()) {
   previous_sink_ = set_log_sink([this](LogLevel level, const std::string& message) {
     if (level == LogLevel::kWarning) {
-      // Both halves of a part may find the same warning.
+      // Both halves of a part may give the same warning.
       if (std::find(warnings_.begin(), warnings_.end(), message) != warnings_.end()) return;
       warnings_.push_back(message);
       line("warning: " + message);

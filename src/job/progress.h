@@ -17,7 +17,7 @@ class Progress {
  public:
   // Takes over the log sink, so that warnings and the bar do not mix, and restores it in the destructor.
   // `quiet` shows only warnings.
-  // Names of fields are spelled as by the front end.
+  // Names of fields are spelled as the front end spells them.
   Progress(bool quiet, FieldSpelling spelling);
   ~Progress();
   Progress(const Progress&) = delete;
@@ -38,9 +38,9 @@ class Progress {
   void draw(const std::string& text);
   void erase();
 
-  // Of a phase, which a run may enter many times.
+  // A phase, which a run may enter many times.
   struct Part {
-    double seconds = 0;  // of the times before
+    double seconds = 0;  // of the previous times
     int64_t done = 0, total = 0;
   };
 
@@ -50,7 +50,7 @@ class Progress {
   bool drawn_ = false;  // the terminal's last line is unfinished
   std::map<engine::Phase, Part> parts_;
   std::chrono::steady_clock::time_point stage_start_;
-  std::chrono::steady_clock::time_point last_line_;  // where there is no terminal
+  std::chrono::steady_clock::time_point last_line_;  // used if there is no terminal
   std::vector<std::string> warnings_;
   LogSink previous_sink_;
 };

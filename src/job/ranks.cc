@@ -29,7 +29,7 @@
 namespace tessera::job {
 namespace {
 
-// A higher number of ranks on one host must be a mistake.
+// A larger number of ranks on one host must be a mistake.
 constexpr int64_t kMostRanks = 1024;
 
 comm::Rendezvous with_options(comm::Rendezvous place, const MessageOptions& messages) {
@@ -49,7 +49,7 @@ comm::Rendezvous with_options(comm::Rendezvous place, const MessageOptions& mess
 void silence_libtorch() {
   if (std::getenv("TORCH_CPP_LOG_LEVEL")) return;
   FLAGS_caffe2_log_level = 3;  // only fatal errors
-  std::cerr.rdbuf(nullptr);    // where Gloo writes; nothing else here does
+  std::cerr.rdbuf(nullptr);    // Gloo writes here; nothing else does
 }
 
 // Rank 0 sends its arguments with every choice made, or this text and its exit code if it failed.
@@ -70,7 +70,7 @@ engine::ModelFiles files_of(const GenerateArguments& arguments) {
   return engine::find_model_files(arguments.run.model, arguments.run.config);
 }
 
-// In a fingerprint, a rank gives under this name the reason why it could not read the model.
+// In a fingerprint, the name under which a rank reports why it could not read the model.
 constexpr const char* kRefusal = "refusal";
 
 // On rank 0, throws Error(kInput) that names the first rank whose program or model differs, or which could
@@ -86,7 +86,7 @@ void require_same_fingerprints(const launch::Fingerprint& own, const std::string
     if (!found.empty()) continue;
     std::string differs = launch::difference(first, told);
     if (differs.empty()) continue;
-    // The error of a rank that could not read the model says more than which file differs.
+    // The error of a rank that could not read the model is more helpful than the name of a differing file.
     if (const auto why = told.find(kRefusal); why != told.end()) differs = "refuses: " + why->second;
     found = fmt::format("rank {} {}", rank, differs);
   }
@@ -105,7 +105,7 @@ Job agree(const std::function<GenerateArguments()>& read, const comm::Rendezvous
       GenerateArguments arguments = read();
       job = plan_job(arguments, world.size);
       require_outputs(job);
-      const bool is_launched_here = !place.sockets.empty();  // by a process that has compared
+      const bool is_launched_here = !place.sockets.empty();  // by a process that has already compared
       const Progress progress(/*quiet=*/true, spelling);     // prints warnings
       if (!is_launched_here) require_memory(job, place.local_world_size);
       arguments.request = job.settings.request;
@@ -134,8 +134,8 @@ Job agree(const std::function<GenerateArguments()>& read, const comm::Rendezvous
   return job;
 }
 
-// If some program has left launcher variables in the environment, a rank waits for others that nobody starts,
-// so one rank of each host says what it waits for.
+// If some program has left launcher variables in the environment, a rank waits for others that nobody starts;
+// so one rank of each host prints what it is waiting for.
 comm::World join(const comm::Rendezvous& place) {
   std::optional<launch::SayLater> notice;
   if (place.sockets.empty() && place.local_rank == 0) {
@@ -195,8 +195,8 @@ void run_as_rank(const MessageOptions& messages, const std::function<GenerateArg
 
 namespace {
 
-// Runs as one of several ranks that launch_local_ranks() has started. Returns the exit code; the status says
-// why the rank failed.
+// Runs as one of several ranks that launch_local_ranks() has started. Returns the exit code; the status
+// explains why the rank failed.
 int run_as_worker(const launch::Worker& worker, const std::function<void(const launch::Worker&)>& run) {
   launch::RankStatus& status = worker.status();
   comm::prepare_nccl();
@@ -221,7 +221,7 @@ launch::Failure launch_local_ranks(int64_t ranks, const MessageOptions& messages
   if (ranks > kMostRanks) usage_error(field("nproc"), "{} ranks on one host, at most {}", ranks, kMostRanks);
   comm::Rendezvous common;
   common.interface = "lo";
-  common = with_options(common, messages);  // finds errors before ranks start
+  common = with_options(common, messages);  // detects errors before ranks start
   temporary_token();                        // drawn once, for all ranks
   return launch::launch_ranks(ranks, most_stopped.value_or(common.timeout),
                               [&](const launch::Worker& worker) { return run_as_worker(worker, run); });

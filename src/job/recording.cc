@@ -64,7 +64,7 @@ void Recording::write(const comm::Group& world) {
                     .steps = steps,
                     .traced_steps = steps,
                     .ranks = {trace_}};
-  trace.settings["threads"] = at::get_num_threads();  // as many as it was, whoever chose them
+  trace.settings["threads"] = at::get_num_threads();  // the actual number, whoever chose it
   const std::vector<std::string> texts = comm::gather_bytes(plan::write_trace(trace), 0, world);
   for (size_t rank = 1; rank < texts.size(); ++rank) {
     plan::Trace other = plan::read_trace(texts[rank], fmt::format("the recording of rank {}", rank));

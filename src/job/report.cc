@@ -30,7 +30,7 @@ OrderedJson parallel_json(const parallel::Layout& layout) {
   return json;
 }
 
-// Adds the parallel options that were given. The number of ranks to start follows from them.
+// Adds the parallel options that were given. They determine the number of ranks to start.
 void add_parallel_options(OrderedJson& json, const parallel::ParallelOptions& options) {
   for (const Field<parallel::ParallelOptions>& each : parallel::parallel_fields()) {
     const Json value = each.get(options);
@@ -38,21 +38,21 @@ void add_parallel_options(OrderedJson& json, const parallel::ParallelOptions& op
   }
 }
 
-// Names the picture among those of one seed; all of them are needed to make it again.
+// Describes which of the pictures of one seed it is; all of them must be made again to make it.
 std::string image_text(const engine::Settings& settings, int64_t index) {
   const int64_t pictures = settings.pictures();
   return pictures == 1 ? "" : fmt::format("Image: {} of {}, ", index + 1, pictures);
 }
 
-// The options are in quotes, as web UIs write and read a value that contains commas.
+// The options are quoted, as web UIs write and read values that contain commas.
 std::string options_text(const engine::Request& request) {
   if (request.scheduler_options.empty()) return "";
   const std::string options = fmt::format("{}", fmt::join(request.scheduler_options, ", "));
   return fmt::format("Sampler options: {}, ", Json(options).dump());
 }
 
-// Returns what a plan predicted of the run together with what was measured. A plan does not include loading
-// and writing, and the memory of a rank is what it took beyond what it had when it began.
+// Returns the prediction of a plan together with the measurements of the run. A plan does not include loading
+// and writing, and the memory of a rank is what it took beyond what it had at the start.
 OrderedJson compared_plan(OrderedJson plan, const engine::Result& result,
                           const std::vector<OrderedJson>& ranks, bool is_cpu) {
   const auto compare = [&](const char* name, OrderedJson measured) {
@@ -99,7 +99,7 @@ OrderedJson settings_json(const Job& job) {
 }
 
 std::string model_name(const engine::Model& model) {
-  std::error_code code;  // the working folder may be gone
+  std::error_code code;  // the working folder may have been deleted
   const std::filesystem::path folder = std::filesystem::absolute(model.path(), code).lexically_normal();
   return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
 }
@@ -158,7 +158,7 @@ ImageText png_text(const Job& job, int64_t index) {
       settings.steps, settings.scheduler, options_text(request), settings.guidance, *request.seed,
       image_text(settings, index), settings.width, settings.height, model_name(job.model), TESSERA_VERSION);
   OrderedJson json = settings_json(job);
-  // Paths describe the machine and not the picture.
+  // Paths describe the machine, not the picture.
   json["model"] = model_name(job.model);
   json.erase("config");
   json.update(write_fields(engine::request_fields(), published));

@@ -11,17 +11,17 @@
 
 namespace tessera::job {
 
-// Returns the request with every choice made, and what follows from it.
+// Returns the request with every choice made, and everything that follows from it.
 OrderedJson settings_json(const Job& job);
 
 // Returns `settings`, `seconds` {load, encode, denoise, decode, total}, `step_seconds` [one per step],
 // `ranks` [rank_report() of each] and `outputs` [paths]. With several ranks or patches, the settings include
-// `parallel`. with_files() reads the settings. If the run was planned, `plan` has what was predicted beside
-// what was measured.
+// `parallel`. with_files() reads the settings. If the run was planned, `plan` has the predictions beside the
+// measurements.
 OrderedJson make_report(const Job& job, const engine::Result& result, const std::vector<OrderedJson>& ranks,
                         const std::vector<std::string>& outputs);
 
-// The memory that this process has now, as the kernel counts it.
+// Returns the memory that this process has now, as counted by the kernel.
 uint64_t resident_bytes();
 
 // Returns one rank's numbers: `rank`, `threads`, `first_rss_bytes` (its resident_bytes() when it began),

@@ -55,8 +55,8 @@ Json read_prompts(const std::string& path) {
 constexpr std::array kDerived = {"model_class", "scheduler_class", "model_height", "model_width",
                                  "version",     "parallel",        "image_index"};
 
-// Returns which image of those of one seed the file is. Older files store it under a name that is now that of
-// a field of a request.
+// Returns which of the images of one seed the file is. Older files store it under a name that is now a field
+// of a request.
 std::optional<int64_t> image_index(const Json& record) {
   for (const char* name : {"image_index", "image"}) {
     if (const Json index = record.value(name, Json()); index.is_number_integer()) return index.get<int64_t>();
@@ -64,7 +64,7 @@ std::optional<int64_t> image_index(const Json& record) {
   return std::nullopt;
 }
 
-// Returns the settings in an image or a video, and nothing for a file of another kind.
+// Returns the settings in an image or a video, or nothing for another kind of file.
 std::optional<std::string> embedded_settings(const media::Source& source, const std::string& path) {
   const auto found = media::read_file_text(source, path);
   if (!found) return std::nullopt;
@@ -84,7 +84,7 @@ std::string settings_of_latents(const std::string& path) {
   return found->second;
 }
 
-// Returns the settings that a file of a request, a report, an image, a video or latents holds.
+// Returns the settings in a file: a request, a report, an image, a video or latents.
 Json read_record(const std::string& path) {
   const auto settings_from = [&](const std::string& json) {
     return JsonConfig(parse_json(json, path), path).values();
@@ -147,7 +147,7 @@ void require_model(const RunOptions& run, const std::string& path) {
   }
 }
 
-// All images of a seed are needed to make one of them again.
+// All images of a seed must be generated to get one of them again.
 void say_which(const Json& record, const GenerateArguments& arguments) {
   const engine::Request& request = arguments.request;
   const auto count = static_cast<int64_t>(request.prompts.size()) * request.num_images_per_prompt;
@@ -180,7 +180,7 @@ GenerateArguments with_files(const GenerateArguments& arguments) {
   if (given.contains("parallel")) {
     for (const FieldInfo& info : parallel::parallel_fields()) all.erase(info.name);
   }
-  if (given.contains("image")) all.erase("image_size");  // that of another picture
+  if (given.contains("image")) all.erase("image_size");  // the size belonged to another picture
   const bool needs_model = all.contains("model") && !given.contains("model");
   all.update(given);
   GenerateArguments result = make_arguments(std::move(all));

@@ -1,6 +1,6 @@
 // Records what a rank does over time, as events of the Trace Event Format, which Perfetto and
 // chrome://tracing show: a process per rank, with one track for its work (compute, waiting, stages) and one
-// for messages under way.
+// for messages in flight.
 #pragma once
 
 #include <chrono>
@@ -16,14 +16,14 @@ class Timeline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // The timeline starts at its construction; ranks construct theirs when they have just met.
+  // The timeline starts when it is constructed, which ranks do right after they have met.
   explicit Timeline(int64_t rank);
 
   void add_collective(const comm::Collective& collective, std::chrono::nanoseconds under_way,
-                      std::chrono::nanoseconds waited);  // it ends now
+                      std::chrono::nanoseconds waited);  // it ends at the time of the call
   void add_compute(int64_t step, int64_t first_patch, int64_t patches, Clock::time_point begin,
                    Clock::time_point end);
-  void add_phase(engine::Phase phase, double seconds);  // it ends now
+  void add_phase(engine::Phase phase, double seconds);  // it ends at the time of the call
 
   const nlohmann::ordered_json& events() const { return events_; }
 

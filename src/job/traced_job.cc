@@ -10,14 +10,15 @@
 namespace tessera::job {
 namespace {
 
-// A text of so many tokens that every tokenizer cuts it.
+// Returns a text with so many tokens that every tokenizer truncates it.
 std::string longest_prompt(const engine::Settings& settings) {
   std::string text = "a";
   for (int64_t i = 0; i < settings.max_sequence_length; ++i) text += " a";
   return text;
 }
 
-// How often the sampler runs the denoiser in so many steps: Heun's method does so twice in all but the last.
+// Returns how often the sampler runs the denoiser in this many steps: Heun's method does so twice in all
+// steps but the last.
 int64_t evaluations(const Job& job, int64_t steps) {
   engine::Settings settings = job.settings;
   settings.request.num_inference_steps = settings.steps = steps;
@@ -31,7 +32,7 @@ Job traced_job(GenerateArguments arguments) {
   const auto alone = arguments.run.config ? std::nullopt : engine::find_lone_part(arguments.run.model);
   const engine::Model model = alone ? engine::read_lone_denoiser(*alone) : read_model(arguments);
   const bool has_prompts = !arguments.request.prompts.empty();
-  // A trace does not depend on it, so equal traces are equal files.
+  // A trace does not depend on the seed; a fixed one makes equal traces equal files.
   if (!arguments.request.seed) arguments.request.seed = 0;
   if (!has_prompts) arguments.request.prompts = {""};
   Job job = plan_job(arguments, model, std::nullopt);

@@ -6,8 +6,9 @@
 
 namespace tessera::job {
 
-// Plans a job from shapes alone. Without prompts it has the longest that the model takes; the model may be
-// the config.json of a denoiser alone, whose steps are then all of the run. Throws Error as plan_job() does.
+// Plans a job from shapes alone. Without prompts, it takes the longest prompt that the model accepts. The
+// model may be the config.json of a denoiser alone; the run then consists only of its steps. Throws Error as
+// plan_job() does.
 Job traced_job(GenerateArguments arguments);
 
 // Returns the trace of a job without its ranks, which plan::trace_rank() traces one by one.

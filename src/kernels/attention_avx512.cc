@@ -8,7 +8,7 @@
 #include <cmath>
 
 // All functions have the same target, so that helpers can be inlined. fp32 code contains no AVX512-BF16
-// instructions, as the compiler emits these only for their intrinsics.
+// instructions, because the compiler emits these only for their intrinsics.
 #define TESSERA_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")))
 
 namespace tessera::kernels {
@@ -23,7 +23,7 @@ TESSERA_AVX512 inline __mmask32 first_halves(int64_t count) {
   return static_cast<__mmask32>(count >= 2 * kLanes ? 0xffffffffU : (1U << std::max<int64_t>(count, 0)) - 1U);
 }
 
-// Loads 16 lanes of 32 bits, of which the row has only `count` elements left; the others are zero.
+// Loads 16 lanes of 32 bits; the row has only `count` elements left, and the other lanes become zero.
 TESSERA_AVX512 inline __m512i load_lanes(const float* from, int64_t count) {
   return _mm512_maskz_loadu_epi32(first_lanes(count), from);
 }
@@ -139,8 +139,8 @@ TESSERA_AVX512 inline void shrink_row(float* sum, int64_t depth, float factor) {
   }
 }
 
-// 2^((score - maximum) * scale). The product of each with the scale would be rounded before they are
-// subtracted, by more than 1 from scores of 2^24 on.
+// 2^((score - maximum) * scale). Multiplying each by the scale before subtracting would cause a rounding
+// error of more than 1 for scores from 2^24 on.
 template <typename T>
 TESSERA_AVX512 inline __m512 exponential(__m512 score, __m512 maximum, __m512 scale, const T* type) {
   return exp2_nonpositive(_mm512_mul_ps(_mm512_sub_ps(score, maximum), scale), type);

@@ -3,8 +3,7 @@
 // attention_kernels_run() first.
 //
 // A block is `rows` queries times `keys` keys. The layout that products read is, for fp32, plain rows, or the
-// panels of kernels/gemm.h if choices() says so; for bf16, the two elements of a pair of a column side by
-// side
+// panels of kernels/gemm.h if choices() says so; for bf16, pairs of elements of a column side by side
 // ("VNNI"), [K / 2, N, 2].
 #pragma once
 
@@ -16,7 +15,7 @@
 
 namespace tessera::kernels {
 
-// Whether this machine has the kernels for the dtype.
+// Whether this machine can run the kernels for the dtype.
 bool attention_kernels_run(at::ScalarType dtype);
 
 // Packs k [keys, depth], whose rows are `stride` apart, into columns [place, place + keys) of k^T: [depth,
@@ -28,8 +27,8 @@ void pack_keys(const Bf16* k, int64_t stride, int64_t keys, int64_t depth, int64
                Bf16* packed);
 
 // Packs v [keys, depth] into rows [place, place + keys) of [columns, depth], or of panels of `columns` rows;
-// for bf16 [columns / 2, depth, 2]. At either end, the other key of a pair is left unchanged; one beyond the
-// last position must be zeros.
+// for bf16 [columns / 2, depth, 2]. At either end, the other key of a pair is left unchanged; a key beyond
+// the last position must be zero.
 void pack_values(const float* v, int64_t stride, int64_t keys, int64_t depth, int64_t columns, int64_t place,
                  float* packed);
 void pack_values(const Bf16* v, int64_t stride, int64_t keys, int64_t depth, int64_t columns, int64_t place,

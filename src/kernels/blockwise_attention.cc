@@ -25,7 +25,7 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) {
 }
 
 template <typename T>
-constexpr int64_t kPair = sizeof(T) == 2 ? 2 : 1;  // products of bf16 take pairs
+constexpr int64_t kPair = sizeof(T) == 2 ? 2 : 1;  // bf16 products read pairs
 
 // The multiples to which products of T pad the keys, and the depth of values: panels, pairs, or none.
 template <typename T>
@@ -91,7 +91,7 @@ void product(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const
   at::native::cpublas::brgemm(m, n, k, lda, ldb, n, add, a, b, c, /*is_vnni=*/false);
 }
 
-// scores [rows, columns] against a block of keys that has room for `room` columns.
+// Computes scores [rows, columns] for a block of keys that has room for `room` columns.
 template <typename T>
 void multiply_keys(int64_t rows, int64_t columns, int64_t depth, const T* queries, int64_t stride,
                    const T* keys, int64_t room, float* scores) {
@@ -102,8 +102,8 @@ void multiply_keys(int64_t rows, int64_t columns, int64_t depth, const T* querie
   product(rows, columns, depth, queries, stride, keys, room, scores, /*add=*/false);
 }
 
-// sums [rows, depth] = probabilities [rows, columns] times the values of a block that has room for `room`, or
-// += that if `add`.
+// Computes sums [rows, depth] = probabilities [rows, columns] times the values of a block with room for
+// `room`, or adds to them if `add`.
 template <typename T>
 void multiply_values(int64_t rows, int64_t depth, int64_t keys, int64_t columns, const T* probabilities,
                      const T* values, int64_t room, float* sums, bool add) {
@@ -129,7 +129,7 @@ void pack(const Packed<T>& packed, int64_t first, int64_t count, const T* k, int
   }
 }
 
-// bf16 products take pairs, so queries of odd depth get a column of zeros.
+// bf16 products read pairs, so queries of odd depth get a column of zeros.
 template <typename T>
 const T* padded_queries(const Head<T>& head, int64_t first, int64_t rows, int64_t padded_depth, T* scratch,
                         int64_t& stride) {
@@ -188,8 +188,8 @@ Packed<T> packed_head(T* all, int64_t head, int64_t tokens, int64_t depth) {
   return {own, own + keys, tokens};
 }
 
-// Attention of q to the first `keys` keys of packed_of(sample, head, scratch), for which the scratch has room
-// for `packed_elements`. Writes to `out`, or to `progress` if that is given.
+// Attention of q to the first `keys` keys of packed_of(sample, head, scratch), where the scratch has room for
+// `packed_elements`. Writes to `out`, or to `progress` if that is given.
 template <typename T, typename PackedOf>
 void attend_all(const at::Tensor& q, int64_t keys, const at::Tensor& out, int64_t heads,
                 int64_t packed_elements, const PackedOf& packed_of,
@@ -212,7 +212,8 @@ void attend_all(const at::Tensor& q, int64_t keys, const at::Tensor& out, int64_
                    .maxima = progress ? standing(progress->maxima) : nullptr,
                    .totals = progress ? standing(progress->totals) : nullptr};
   };
-  // Enough tasks keep all threads busy to the end, but no more, as each may have to pack its head's keys.
+  // Enough tasks to keep all threads busy to the end, but no more, because each may have to pack its head's
+  // keys.
   const int64_t wanted = at::get_num_threads() == 1 ? 1 : 4 * at::get_num_threads();
   const int64_t query_blocks = (queries + kQueryBlock - 1) / kQueryBlock;
   const int64_t chunks = std::clamp<int64_t>(wanted / (batch * heads), 1, query_blocks);
@@ -236,8 +237,8 @@ void attend_all(const at::Tensor& q, int64_t keys, const at::Tensor& out, int64_
   });
 }
 
-// Packs k and v in each task. All keys come first, as queries in the outer and keys in the inner loop keep
-// the sums in place.
+// Packs k and v in each task. All keys are packed first, because queries in the outer and keys in the inner
+// loop keep the sums in place.
 template <typename T>
 void attend_all(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                 int64_t heads, const SoftmaxProgress* progress = nullptr) {

@@ -1,7 +1,7 @@
 // The kernels to use on each kind of core: one row each, chosen by measurement. The figures are ratios of
-// times, or rates, of two kernels that alternate in one process with one thread, in fp32 unless stated.
-// GFLOP/s are for x [2048, K] -> N with (K, N) = (1152, 1152), (1152, 4608), (4608, 1152), without activation
-// / with tanh GELU.
+// times, or rates, of two kernels that alternate in one process with one thread, in fp32 unless stated
+// otherwise. GFLOP/s are for x [2048, K] -> N with (K, N) = (1152, 1152), (1152, 4608), (4608, 1152), without
+// activation / with tanh GELU.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -15,7 +15,7 @@ enum class LinearKernel {
   kOneDnn,  // weights in oneDNN's layout, with a fused activation
   kOwn,     // kernels/gemm.h: fp32 sums, weights in any dtype, with a fused activation
   kTiles,   // kernels/tile_gemm.h: bf16 by AMX, with a fused activation
-  kNone,    // the shape of the result alone, of meta tensors that stand for the CPU
+  kNone,    // only the shape of the result, for meta tensors that stand for the CPU
 };
 
 struct Choices {
@@ -55,7 +55,7 @@ inline const Choices& choices() {
   return kChoices[static_cast<int>(cpu_isa())];
 }
 
-// Whether the processor multiplies this dtype. Weights in other ("narrow") dtypes are stored as they are and
+// Whether the processor multiplies this dtype. Weights in other ("narrow") dtypes are stored unchanged and
 // widened to fp32 for products.
 inline bool is_multiplied(at::ScalarType dtype) {
   return dtype == at::kFloat || (dtype == at::kBFloat16 && cpu_has_bf16());

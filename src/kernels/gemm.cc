@@ -16,14 +16,14 @@
 namespace tessera::kernels {
 namespace {
 
-// The rows, times vectors of 8 columns, that are summed in registers: 12 sums, 2 vectors of b and one element
+// The rows (times vectors of 8 columns) that are summed in registers: 12 sums, 2 vectors of b and one element
 // of a take 15 of the 16 registers.
 constexpr int64_t kRows = 6;
 // The depth of a partial sum: 24 KiB of a panel stay in the first-level cache.
 constexpr int64_t kDepth = 384;
 
 // The rows of a block of x in a linear layer, which takes half of the second-level cache. Panels are copied
-// once for each block: with 336 rows in place of 120, products of fp32 run at 1.03 to 1.08 of the rate (Zen 5
+// once for each block: with 336 rows instead of 120, fp32 products run at 1.03 to 1.08 of the rate (Zen 5
 // limited to AVX2, 1 MiB).
 int64_t block_rows() {
   static const int64_t rows = [] {
@@ -41,7 +41,7 @@ constexpr int64_t divide_up(int64_t value, int64_t by) {
   return (value + by - 1) / by;
 }
 
-// Memory that is read next, in lines of the cache.
+// Memory that will be read next, in cache lines.
 struct Ahead {
   const char* from = nullptr;
   int64_t lines = 0;
@@ -84,7 +84,7 @@ using Tile = void (*)(int64_t, const float*, int64_t, const float*, float*, int6
 constexpr Tile kTiles[2][kRows] = {{tile<1, 1>, tile<2, 1>, tile<3, 1>, tile<4, 1>, tile<5, 1>, tile<6, 1>},
                                    {tile<1, 2>, tile<2, 2>, tile<3, 2>, tile<4, 2>, tile<5, 2>, tile<6, 2>}};
 
-// Computes c [m, columns] from one panel. Meanwhile, `ahead` comes into the second-level cache.
+// Computes c [m, columns] from one panel. Meanwhile, `ahead` is prefetched into the second-level cache.
 void multiply_panel(int64_t m, int64_t columns, int64_t depth, const float* a, int64_t lda, const float* b,
                     float* c, int64_t ldc, bool add, Ahead ahead = {}) {
   const Tile* const tiles = kTiles[columns > 8 ? 1 : 0];
@@ -100,7 +100,7 @@ void multiply_panel(int64_t m, int64_t columns, int64_t depth, const float* a, i
       tiles[rows - 1](depth, a + row * lda, lda, b, to, ldc, add);
       continue;
     }
-    float beside[kRows * kPanel] = {};  // storing whole vectors would overwrite what lies to the right
+    float beside[kRows * kPanel] = {};  // storing whole vectors would overwrite what is to the right
     if (add) {
       for (int64_t i = 0; i < rows; ++i) std::copy_n(to + i * ldc, columns, beside + i * kPanel);
     }
@@ -145,8 +145,8 @@ TESSERA_TARGET_AVX2 inline void transpose(__m256 (&rows)[8]) {
 }
 
 // Widens [columns, depth] of a weight whose rows are `stride` elements apart into a panel [depth, 16], with
-// zeros for missing columns. All of a line of 64 bytes is read before those of eight other rows, as rows of
-// a multiple of 4 KiB compete for eight ways of the first-level cache.
+// zeros for missing columns. A line of 64 bytes is read completely before those of eight other rows, because
+// rows of a multiple of 4 KiB compete for the eight ways of the first-level cache.
 template <typename T>
 TESSERA_TARGET_AVX2 void gather_panel(const T* weight, int64_t stride, int64_t columns, int64_t depth,
                                       float* panel) {

@@ -1,4 +1,4 @@
-// Products of fp32 matrices on processors with AVX2 and FMA but without AVX-512, on which oneDNN has no small
+// Products of fp32 matrices on processors with AVX2 and FMA but without AVX-512, where oneDNN has no small
 // products, and MKL and oneDNN are slow at large ones. Weights may be stored in 16 bits.
 //
 // A matrix b [K, N] is stored in panels of 16 columns, each [K, 16], the last padded with zeros, so that a
@@ -14,8 +14,8 @@ namespace tessera::kernels {
 constexpr int64_t kPanel = 16;
 
 // c [m, n] = a [m, k] b [k, n], or c += a b if `add`, on the calling thread. Rows of a and c are `lda` and
-// `ldc` elements apart, panels of b `panel_stride`. Sums over k are split into runs that depend on k alone,
-// so a row of c does not depend on other rows.
+// `ldc` elements apart, panels of b `panel_stride`. Sums over k are split into runs that depend only on k, so
+// a row of c does not depend on other rows.
 void gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t panel_stride,
           float* c, int64_t ldc, bool add);
 
@@ -29,8 +29,8 @@ at::Tensor gemm_pack(const at::Tensor& weight);
 at::Tensor gemm_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                        Activation activation);
 
-// The same of a weight [N, K] as a file has it, bit for bit. Panels are packed while they are multiplied,
-// once for each block of 120 rows of x or more.
+// The same for a weight [N, K] in the form of the file, bit for bit. Panels are packed while they are
+// multiplied, once for each block of 120 rows of x or more.
 at::Tensor gemm_linear_as_stored(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                                  Activation activation);
 

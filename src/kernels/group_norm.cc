@@ -107,7 +107,7 @@ void moments_of_groups(const ChannelSums& sums, int64_t positions, int64_t group
     }
     const double mean = sum / count;
     moments[2 * group] = mean;
-    // With an infinite variance all elements would become the bias, which hides the overflow.
+    // With an infinite variance, all elements would become the bias, which would hide the overflow.
     moments[2 * group + 1] = std::isfinite(squares) ? std::max(0.0, squares / count - mean * mean) : NAN;
   }
 }

@@ -5,8 +5,8 @@
 
 namespace tessera::kernels {
 
-// The rows before the first and after the last row of the input of a convolution, [B, C, rows, W], as the
-// convolution sees them. Undefined at the edges of the image, where the convolution pads with zeros.
+// The rows before the first and after the last row of the input of a convolution, [B, C, rows, W], as seen by
+// the convolution. Undefined at the edges of the image, where the convolution pads with zeros.
 struct Halo {
   at::Tensor above, below;
 };

@@ -18,7 +18,7 @@ struct HeadPreparation {
   RotaryPairs pairs = RotaryPairs::kAdjacent;
 };
 
-// Norms each head of x [B, n, H * depth] and rotates its pairs by the angles of its token.
+// Normalises each head of x [B, n, H * depth] and rotates its pairs by the angles of its token.
 // Computed in fp32, rounded once. The last dimension of x has stride 1; `out` is contiguous, in the dtype of
 // x: fp32, bf16 or fp16. `depth` is at most kMaxHeadDepth.
 void prepare_heads_into(const at::Tensor& out, const at::Tensor& x, const HeadPreparation& how,

@@ -93,7 +93,7 @@ TESSERA_INLINE float load(Fp16 value) {
 // Rounds to nearest, ties to even. NaN stays NaN.
 TESSERA_INLINE void store(Fp16* to, float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & 0x7fffffffU;
-  // Below 2^-14 halves are multiples of 2^-24, to which the addition of 1/2 rounds.
+  // Halves below 2^-14 are multiples of 2^-24; adding 1/2 rounds to these.
   const float sum = std::bit_cast<float>(magnitude) + 0.5F;
   const uint32_t subnormal = std::bit_cast<uint32_t>(sum) - 0x3f000000U;
   const uint32_t normal = (magnitude - 0x38000000U + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;

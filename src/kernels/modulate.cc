@@ -27,7 +27,7 @@ TESSERA_INLINE void norm_rows(const T* x, const float* scale, const float* shift
       const float difference = load(from[i]) - mean;
       squares += difference * difference;
     }
-    // With a variance beyond fp32 all elements would become the shift, which hides the overflow.
+    // With a variance beyond fp32, all elements would become the shift, which would hide the overflow.
     const float variance = squares <= FLT_MAX ? squares / static_cast<float>(width) : NAN;
     const float factor = 1.0F / std::sqrt(variance + epsilon);
     for (int64_t i = 0; i < width; ++i) {

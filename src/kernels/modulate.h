@@ -1,5 +1,5 @@
-// Rows of tokens under vectors that scale, shift or gate them. Tensors [..., C] are contiguous, in fp32, bf16
-// or fp16.
+// Operations on rows of tokens with vectors that scale, shift or gate them. Tensors [..., C] are contiguous,
+// in fp32, bf16 or fp16.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@ namespace tessera::kernels {
 struct RowVectors {
   const float* data;
   int64_t rows;
-  // The end of the run of rows from `row` on that share one vector, at most `end`.
+  // The end of the run of rows, starting at `row`, that share a vector; at most `end`.
   int64_t end_of(int64_t row, int64_t end) const { return std::min(end, (row / rows + 1) * rows); }
   const float* of(int64_t row, int64_t width) const { return data + row / rows * width; }
 };

@@ -151,7 +151,7 @@ class Tiles {
   Tiles& operator=(const Tiles&) = delete;
 
  private:
-  // Assembly, as GCC 12's _tile_loadconfig lets the compiler drop writes to all but the first bytes.
+  // In assembly, because GCC 12's _tile_loadconfig lets the compiler drop writes to all but the first bytes.
   TESSERA_TARGET_AMX static void load(const TileConfig& config) {
     asm volatile("ldtilecfg %0" : : "m"(config));
   }
@@ -202,7 +202,7 @@ TESSERA_TARGET_AMX void multiply(int64_t steps, const Bf16* a, const Bf16* b, fl
 }
 
 bool are_tiles_lent() {
-  // Linux reserves space for the tiles in its saved state of a process's threads only on request.
+  // Linux reserves space for the tiles in the saved state of a process's threads only on request.
   constexpr int kArchReqXcompPerm = 0x1023, kXfeatureXtiledata = 18;
   return ::syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
 }

@@ -85,7 +85,7 @@ struct Scratch {
   std::vector<T> dropped;
 };
 
-// The input as it is.
+// The input unchanged.
 template <typename T>
 class PlainRows {
  public:

@@ -14,7 +14,8 @@ namespace tessera::kernels {
 
 constexpr int64_t kWinogradTaps = 16;  // products per tile and pair of channels
 
-// Whether this is faster than oneDNN's direct convolution: if kernels/choices.h says so, from 64 channels on.
+// Whether this is faster than oneDNN's direct convolution: from 64 channels on, if kernels/choices.h enables
+// it.
 bool winograd_is_faster(int64_t in, int64_t out, at::ScalarType dtype, at::Device device);
 
 struct Winograd {

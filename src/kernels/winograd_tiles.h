@@ -28,9 +28,10 @@ int64_t winograd_run(int64_t tiles, int64_t in);
 // other.
 //
 // With white inputs, rounding errors e of the taps cause a mean square error e^T M e of the results, with M =
-// (A A^T) o (B^T B) for each dimension. As M is not diagonal, errors can cancel: e^T M e is the sum of d_i
-// (e_i + sum of c_ij e_j over earlier j)^2 with constants d and c (M = C^T D C). A tap is therefore shifted
-// before its rounding to compensate for the errors of those rounded earlier. The order is the best of all.
+// (A A^T) o (B^T B) for each dimension. Because M is not diagonal, errors can cancel: e^T M e is the sum of
+// d_i (e_i + sum of c_ij e_j over earlier j)^2 with constants d and c (M = C^T D C). Each tap is therefore
+// shifted before rounding, to compensate for the errors of taps rounded earlier. The order is the best
+// possible.
 struct WinogradFilter {
   std::vector<std::array<float, 3>> g;  // G, one row per tap
   std::vector<int64_t> order;           // the order in which taps are rounded
@@ -48,7 +49,7 @@ struct WinogradTile {
   const T* pixel[16];
 };
 
-// The rows of an image [height, width, channels], of which x is a ring of `held`: row r is at r modulo
+// The rows of an image [height, width, channels] in x, which is a ring of `held` rows: row r is at r modulo
 // `held`. `above` and `below` are null at the edges of the image, which are padded with zeros.
 template <typename T>
 struct ImageRows {

@@ -22,7 +22,7 @@
 namespace tessera::launch {
 namespace {
 
-// This is the first byte of what the fork reports.
+// The first byte of the fork's report.
 constexpr char kDone = 'd', kFailed = 'f';
 
 std::string told_failure(const Failure& failure) {
@@ -48,7 +48,7 @@ std::string outcome_of(const std::function<std::string()>& run) noexcept {
   ::_exit(0);
 }
 
-// Returns all that comes until every writer has closed its end.
+// Reads until every writer has closed its end, and returns everything.
 std::string read_all(int pipe) {
   std::string text;
   std::array<char, 1 << 16> block = {};

@@ -14,8 +14,8 @@ std::vector<int> share_of(const std::vector<int>& cores, int64_t rank, int64_t r
 // Returns the cores that this process may run on, in ascending order.
 std::vector<int> allowed_cores();
 
-// Whether all cores of the host are allowed, so that neither a launcher nor taskset has chosen cores for this
-// process.
+// Whether all cores of the host are allowed, that is, neither a launcher nor taskset has chosen cores for
+// this process.
 bool all_cores_allowed();
 
 // Restricts this thread, and those that it starts from now on, to `cores`; does nothing if `cores` is empty.

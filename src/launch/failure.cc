@@ -23,7 +23,7 @@ Failure out_of_memory() {
 }
 
 // Recognises the messages of libraries that run out of memory. oneDNN does not name a cause; but once it has
-// accepted a primitive's description, it only needs memory for the primitive's code and scratch space.
+// accepted a primitive's description, all it needs is memory for the primitive's code and scratch space.
 bool is_allocation_failure(std::string_view what) {
   for (const std::string_view words :
        {"can't allocate memory", "Storage size calculation overflowed", "could not create a primitive",
@@ -63,7 +63,7 @@ Failure current_failure() {
     return {kInternalError, fmt::format("[internal] {}", error.what_without_backtrace())};
   } catch (const std::system_error& error) {
     if (error.code() == std::errc::not_enough_memory) return out_of_memory();
-    // The system also reports this when it finds no memory for a stack.
+    // The system also reports this when it has no memory for a stack.
     if (error.code() == std::errc::resource_unavailable_try_again) {
       return {static_cast<int>(ErrorKind::kMemory),
               "[memory] cannot start a thread; raise the limit on processes, which counts threads "

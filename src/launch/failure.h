@@ -11,7 +11,7 @@ namespace tessera::launch {
 
 struct Failure {
   int exit_code = 0;
-  std::string message;                         // without the program's name; with fields for spell()
+  std::string message;                         // without the program's name; fields are marked for spell()
   std::optional<int64_t> peer = std::nullopt;  // the rank to blame, if this rank knows it
 };
 

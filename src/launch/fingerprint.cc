@@ -50,7 +50,8 @@ bool is_read(const fs::path& path, int depth, bool is_model) {
   return extension == ".json" || extension == ".safetensors" || extension == ".model" || extension == ".txt";
 }
 
-// Returns the build id of the program, which its linker made of all that it linked; empty if it made none.
+// Returns the build id of the program, which its linker made from everything it linked; empty if there is
+// none.
 std::string build_id() {
   std::string id;
   const auto read = [](dl_phdr_info* program, size_t, void* found) {
@@ -69,7 +70,7 @@ std::string build_id() {
         at = content + padded(note.n_descsz, part.p_align);
       }
     }
-    return 1;  // the program itself is the first; its libraries follow
+    return 1;  // the program itself comes first, before its libraries
   };
   ::dl_iterate_phdr(read, &id);
   return id;

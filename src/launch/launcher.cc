@@ -21,7 +21,7 @@ namespace {
   throw Error(ErrorKind::kPeer, "launcher", fmt::format("cannot {}: {}", what, system_reason(reason)));
 }
 
-// Holds pairs of connected sockets, which are created when the first rank of a pair is started.
+// Pairs of connected sockets, created when the first rank of a pair is started.
 class Sockets {
  public:
   // Returns the sockets of `rank` to all other ranks. Must be called in the order of the ranks.
@@ -37,15 +37,15 @@ class Sockets {
     return own ? std::move(own.mapped()) : std::map<int64_t, Descriptor>();
   }
 
-  // Closes the sockets of ranks that are not started yet.
+  // Closes the sockets of ranks that have not been started yet.
   void close() { ends_.clear(); }
 
  private:
   std::map<int64_t, std::map<int64_t, Descriptor>> ends_;  // by rank and peer
 };
 
-// Closes the ends that belong to ranks that are started later: the peers of a rank see that it has died only
-// when no other process holds its ends.
+// Closes the ends that belong to ranks that are started later: the peers of a rank notice its death only if
+// no other process holds its ends.
 [[noreturn]] void run_fork(const Worker& worker, pid_t launcher, Sockets& sockets,
                            const std::function<int(const Worker&)>& run) noexcept {
   sockets.close();

@@ -13,7 +13,7 @@ namespace {
 struct Launcher {
   const char* title;
   const char *rank, *size, *local_rank, *local_size;
-  const char *job, *job_part;  // what it calls the job
+  const char *job, *job_part;  // what the launcher calls the job
 };
 constexpr Launcher kLaunchers[] = {
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", nullptr},
@@ -36,7 +36,8 @@ std::optional<int64_t> read_integer(const Environment& get, const char* name, in
   return value;
 }
 
-// Reads the number of ranks on this host from "2(x3),1": three hosts with two ranks each, then one with one.
+// Reads the number of ranks on this host from "2(x3),1": three hosts with two ranks each, then one host with
+// one.
 std::optional<int64_t> slurm_local_size(const Environment& get) {
   for (const char* name : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
     const char* text = get(name);
@@ -65,7 +66,7 @@ std::optional<int64_t> slurm_local_size(const Environment& get) {
   return std::nullopt;
 }
 
-// A batch script that srun did not start also has the variables of a rank, but it is not one.
+// A batch script that was not started by srun also has the variables of a rank, but is not one.
 bool is_slurm_batch_script(const Launcher& launcher, const Environment& get) {
   return std::strcmp(launcher.title, "Slurm") == 0 && get("SLURM_JOB_ID") && !get("SLURM_STEP_ID");
 }
@@ -93,7 +94,7 @@ const Launcher* find_launcher(const Environment& get) {
 }
 
 // Only the launcher that started the ranks counts, since another one around it may have started each of them
-// alone.
+// separately.
 std::string job_of(const Launcher& launcher, const Environment& get) {
   std::string job;
   for (const char* name : {launcher.job, launcher.job_part}) {
@@ -136,7 +137,7 @@ std::optional<comm::Rendezvous> read_rank_environment(const Environment& get) {
   place.address = read_address(get, place.address);
   place.port = static_cast<uint16_t>(read_integer(get, "MASTER_PORT", 1, 65535).value_or(place.port));
 
-  // If no variable says so, ranks that meet at a loopback address share this host.
+  // If no variable gives the number, ranks that meet at a loopback address share this host.
   const auto local_size =
       slurm ? slurm_local_size(get) : read_integer(get, launcher->local_size, 1, place.world_size);
   place.job = job_of(*launcher, get);

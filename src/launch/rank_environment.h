@@ -8,7 +8,7 @@
 
 namespace tessera::launch {
 
-// Returns the value of a variable or nullptr: std::getenv, or a table in tests.
+// Returns the value of a variable, or nullptr: std::getenv, or a table in tests.
 using Environment = std::function<const char*(const char* name)>;
 
 // Returns this rank's place as given by torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE), Open MPI

@@ -42,16 +42,18 @@ std::atomic<RankStatus*> watched_status{nullptr};
   ::_exit(exit_code);
 }
 
-// Returns whether the system refuses a little more memory, as under a limit (ulimit -v, -d) that is reached.
+// Returns whether the system refuses even a little more memory, because a limit (ulimit -v, -d) has been
+// reached.
 bool is_memory_exhausted() {
-  constexpr size_t kLittle = size_t{16} << 20;  // glibc asks for 1 MiB even if a program needs a few bytes
+  constexpr size_t kLittle = size_t{16} << 20;  // glibc asks for 1 MiB even if a program needs only a few
+                                                // bytes
   void* const memory = ::mmap(nullptr, kLittle, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return true;
   ::munmap(memory, kLittle);
   return false;
 }
 
-// Either a page of a mapped file is gone, or a library uses memory that it was refused (oneDNN does not
+// Either a page of a mapped file is gone, or a library uses memory that it did not get (oneDNN does not
 // check). Any other fault ends the program as it would without this handler.
 void on_fault(int number, siginfo_t* info, void*) {
   if (info->si_code > 0) {
@@ -64,7 +66,7 @@ void on_fault(int number, siginfo_t* info, void*) {
   ::raise(number);
 }
 
-// Ends the program as it would end without a handler, which a caller that wrote to a pipe expects.
+// Ends the program as it would end without a handler, as a caller that reads its output expects.
 void on_closed_pipe(int number) {
   remove_unfinished_files();
   ::signal(number, SIG_DFL);
@@ -87,9 +89,9 @@ void on_signal(int number) {
   }
   remove_unfinished_files();
   if (!watched_status)
-    write_to_stderr(has_finished_file()
-                        ? "tessera: stopped at once; finished files stay\n"
-                        : "tessera: stopped at once; nothing was written\n");  // else the supervisor says it
+    write_to_stderr(has_finished_file() ? "tessera: stopped at once; finished files stay\n"
+                                        // otherwise the supervisor prints it
+                                        : "tessera: stopped at once; nothing was written\n");
   ::_exit(128 + number);
 }
 
@@ -135,7 +137,7 @@ bool interrupted() {
 }
 
 void leave_signals_to_parent(RankStatus& status) {
-  watched_status = &status;  // before a signal that has waited arrives
+  watched_status = &status;  // before a pending signal arrives
   for (const int number : {SIGINT, SIGQUIT, SIGHUP, SIGPIPE}) ::signal(number, SIG_IGN);
   // The launcher blocks signals to wait for them, and its children inherit the mask.
   sigset_t all;
@@ -144,7 +146,7 @@ void leave_signals_to_parent(RankStatus& status) {
 }
 
 void end_at_first_interrupt() {
-  asked_to_end = true;  // as if this were the second
+  asked_to_end = true;  // as if this were the second SIGINT
 }
 
 void end_between_steps(bool quiet) {

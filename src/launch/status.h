@@ -1,5 +1,5 @@
-// The status of ranks, in memory that they share with their supervisor, so that it is readable even when a
-// rank is dead.
+// The status of ranks, in memory that they share with their supervisor, so that it can be read even after a
+// rank has died.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ namespace tessera::launch {
 // Written only by its own rank. It contains no pointers, because another process reads it.
 class RankStatus {
  public:
-  // The rank has joined, or begins another request: what one that failed has left under way is over.
+  // The rank has joined, or begins another request; whatever a failed request left in flight is over.
   void preparing();
   void started(engine::Phase stage);
   void step_done(int64_t done) { step_ = done + 1; }  // of Phase::kDenoise
@@ -53,7 +53,7 @@ class RankStatus {
   std::atomic<int> exit_code_{0};
 };
 
-// Shared by this process and its forks, the ranks.
+// Shared by this process and its forks, which are the ranks.
 class StatusTable {
  public:
   explicit StatusTable(int64_t ranks);  // throws std::bad_alloc
@@ -64,7 +64,7 @@ class StatusTable {
   RankStatus& rank(int64_t rank);
   const RankStatus& rank(int64_t rank) const;
 
-  // Asks the ranks to end. The first rank reads this and says to the others at which step they end.
+  // Asks the ranks to end. The first rank reads this and tells the others at which step to end.
   void ask_to_end() { shared_->must_end = true; }
   bool must_end() const { return shared_->must_end; }
 

@@ -24,7 +24,7 @@ bool was_output_missing() {
 void open_missing_streams() {
   is_output_missing = ::fcntl(STDOUT_FILENO, F_GETFD) < 0;
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    // Opening takes the lowest free number, which is that of `stream`.
+    // Opening a file takes the lowest free number, which is that of `stream`.
     if (::fcntl(stream, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) < 0) return;
   }
 }

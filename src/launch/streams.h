@@ -12,13 +12,13 @@ namespace tessera::launch {
 // Opens /dev/null for standard streams that the caller has closed. Otherwise a file that is opened later
 // would get their number, and messages would end up in it.
 void open_missing_streams();
-// Whether standard output was one of them.
+// Whether standard output was closed.
 bool was_output_missing();
 
-// Writes to standard error and ignores failures: a full or closed one must not end a run.
+// Writes to standard error and ignores failures: a full or closed stream must not end a run.
 void say(const std::string& text);
 
-// Says a text unless it is destroyed within the delay.
+// Prints a text unless it is destroyed within the delay.
 class SayLater {
  public:
   SayLater(std::string text, std::chrono::milliseconds delay);

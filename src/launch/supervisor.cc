@@ -30,7 +30,7 @@ bool is_stopped(pid_t process) {
 }  // namespace
 
 BlockedSignals::BlockedSignals() {
-  // If SIGCHLD were ignored, as the caller may have left it, the system would not report that ranks end.
+  // If SIGCHLD were ignored, as the caller may have left it, the system would not report the end of ranks.
   ::signal(SIGCHLD, SIG_DFL);
   ::sigemptyset(&set_);
   for (const int number : {SIGCHLD, SIGINT}) ::sigaddset(&set_, number);
@@ -59,7 +59,7 @@ void Supervisor::add(pid_t process) {
 }
 
 Failure Supervisor::run() {
-  // A signal may have come before this took them over.
+  // A signal may have arrived before this took over.
   asked_to_end_ = interrupted();
   if (asked_to_end_) statuses_.ask_to_end();
   while (true) {
@@ -121,7 +121,7 @@ void Supervisor::signal_all(int number) const {
   }
 }
 
-// Records what happened to the ranks since the last call.
+// Records what has happened to the ranks since the last call.
 void Supervisor::collect() {
   for (size_t i = 0; i < processes_.size(); ++i) {
     int status = 0;
@@ -129,7 +129,7 @@ void Supervisor::collect() {
       note(i, status);
   }
   const auto now = Clock::now();
-  // The time for which this process itself was stopped, perhaps together with the ranks, does not count.
+  // The time during which this process itself was stopped, perhaps together with the ranks, does not count.
   const auto passed = std::min<Clock::duration>(now - last_look_, 2 * kLook);
   last_look_ = now;
   for (size_t i = 0; i < ends_.size(); ++i)
@@ -186,7 +186,7 @@ std::optional<Failure> Supervisor::judge_if_over() {
     return std::nullopt;
   for (size_t i = 0; i < ends_.size(); ++i) ends_[i].place = statuses_.rank(static_cast<int64_t>(i)).place();
   Failure failure = judge(ends_, timeout_);
-  // Ranks that do not write files do not know of those of the first rank.
+  // Ranks that do not write files do not know about those of the first rank.
   if (failure.exit_code == kInterrupted) failure.message = "stopped; " + what_is_left();
   return failure;
 }

@@ -17,7 +17,7 @@
 
 namespace tessera::launch {
 
-// Blocks the signals that the supervising thread waits for, until destruction. Ranks inherit the mask and
+// Blocks the signals that the supervising thread waits for, until it is destroyed. Ranks inherit the mask and
 // lift it when they are ready: leave_signals_to_parent().
 class BlockedSignals {
  public:
@@ -44,8 +44,8 @@ class Supervisor {
   // Adds a rank. Must be called in the order of the ranks.
   void add(pid_t process);
 
-  // Returns when all ranks are done (exit code 0), one is to blame, or the user ends the run; then no rank is
-  // left.
+  // Returns when all ranks are done (exit code 0), one is to blame, or the user ends the run; by then every
+  // rank has ended.
   Failure run();
 
   // Ends all ranks: SIGTERM first, SIGKILL two seconds later.
@@ -71,7 +71,7 @@ class Supervisor {
   const BlockedSignals& signals_;
   std::vector<pid_t> processes_;
   std::vector<RankEnd> ends_;
-  std::vector<Clock::duration> stopped_for_;  // by rank; zero if it runs
+  std::vector<Clock::duration> stopped_for_;  // by rank; zero if it is running
   Clock::time_point last_look_ = Clock::now();
   Clock::time_point first_failure_ = Clock::time_point::max();
   uint64_t memory_kills_before_ = memory_kills();

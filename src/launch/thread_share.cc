@@ -16,12 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Two threads on two cores waited 0 to 2 % of their time when nothing else ran, and 27 to 63 % when another
-// such program or a compiler did.
+// Two threads on two cores waited for 0 to 2 % of their time when nothing else ran, and for 27 to 63 % beside
+// another such program or a compiler.
 constexpr double kMuch = 0.15, kLittle = 0.05;
-// Shorter spans mean little, because a thread waits for whole time slices of the scheduler.
+// Shorter spans are not meaningful, because a thread waits for whole time slices of the scheduler.
 constexpr auto kLeastSpan = std::chrono::milliseconds(10);
-// More threads take cores only if these are idle at every look for this long, or at this many looks.
+// More threads are used only if cores are idle at every look for this long, or at this many looks.
 constexpr double kCalmSeconds = 0.1;
 constexpr int kCalmLooks = 3;
 
@@ -34,7 +34,7 @@ void visit_threads(const Visit& visit) {
     visit(thread->path());
 }
 
-// Returns the cores of the host that run nothing, if this process is not counted.
+// Returns the number of cores of the host that are idle, not counting this process.
 int64_t idle_cores(int64_t cores) {
   double load = 0;
   int64_t running = 0, own = 0;

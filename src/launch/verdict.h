@@ -14,10 +14,10 @@ struct RankEnd {
   enum class State { kRunning, kStopped, kDone, kFailed, kKilled };
   State state = State::kRunning;
   int signal = 0;          // kKilled
-  bool no_memory = false;  // kKilled, by the kernel for lack of memory
+  bool no_memory = false;  // kKilled by the kernel for lack of memory
   Failure failure = {};    // kFailed
   std::string place = {};  // RankStatus::place()
-  int64_t order = 0;       // in which ranks ended; the first to end is most likely the cause
+  int64_t order = 0;       // the order in which ranks ended; the first to end is most likely the cause
 };
 
 // Returns the cause in one line, and the exit code of the run. Causes are considered in this order: a run

@@ -20,12 +20,12 @@ struct Worker {
 // thread that started it); immediately if it has ended already.
 void die_with_parent(pid_t parent);
 
-// The same for a process whose parent has no thread but the one that started it. Also what is stopped ends
-// then: it handles no signal but this one.
+// The same for a process whose parent has only the thread that started it. A stopped process ends then too,
+// since it handles no signal but this one.
 void die_with_only_thread(pid_t parent);
 
-// Binds this process, a fork of `launcher`, to it: it dies with its parent, which alone handles the signals
-// from the terminal and prints why the rank failed.
+// Binds this process, a fork of `launcher`, to it: the process dies with its parent, which alone handles the
+// signals from the terminal and prints why the rank failed.
 void become_worker(const Worker& worker, pid_t launcher);
 
 }  // namespace tessera::launch

@@ -1,4 +1,4 @@
-// What is behind the engine of include/tessera/.
+// The implementation of the engine of include/tessera/.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ namespace tessera {
 struct Engine::State {
   explicit State(const EngineOptions& options, comm::World world_of_ranks);
 
-  // The requests with every choice made, the same on all ranks.
+  // Returns the requests with every choice made, the same on all ranks.
   std::vector<engine::Settings> resolve(std::span<const Request> requests);
   parallel::Layout layout_for(std::span<const engine::Settings> requests) const;
 

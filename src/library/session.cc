@@ -19,7 +19,7 @@ SavedRun::~SavedRun() = default;
 
 struct Session::State {
   Engine& engine;
-  std::optional<engine::Session> session;  // from the first run on, whose layout fits all
+  std::optional<engine::Session> session;  // from the first run on; its layout fits all runs
 };
 
 Session::Session(Engine& engine) : state_(new State{engine, {}}) {}

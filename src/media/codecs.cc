@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In a build, lib/ stands in the program's folder or, for the tests, beside it, as in an installation.
+// In a build, lib/ is in the program's folder or, for the tests, beside it, as in an installation.
 fs::path find_module() {
   const fs::path name = "lib/tessera/codecs.so";
   std::vector<fs::path> folders = install_prefixes();

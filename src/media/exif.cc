@@ -20,7 +20,7 @@ enum Tag : uint16_t {
 };
 enum Type : uint16_t { kAscii = 2, kLong = 4, kUndefined = 7 };
 
-constexpr std::string_view kTiff = "MM\0*\0\0\0\x08"sv;  // the first entries follow at once
+constexpr std::string_view kTiff = "MM\0*\0\0\0\x08"sv;  // the first entries follow immediately
 constexpr size_t kEntryBytes = 12;
 constexpr std::string_view kJpegMark = "Exif\0\0"sv;
 
@@ -82,7 +82,7 @@ std::string text_of(const ImageText& text, std::string_view keyword) {
 }  // namespace
 
 std::string encode_exif(const ImageText& text) {
-  // A text ends with a zero, which counts. A text of at most four bytes would stand in its entry.
+  // A text ends with a zero, which is counted. A text of at most four bytes would be stored in its entry.
   std::string description = text_of(text, "tessera") + '\0', software = text_of(text, "Software") + '\0';
   for (std::string* each : {&description, &software}) each->resize(std::max<size_t>(each->size(), 5), '\0');
   const std::string comment = std::string("UNICODE\0"sv) + to_utf16(text_of(text, "parameters"));
@@ -148,7 +148,7 @@ std::string webp_with_exif(std::string_view webp, std::string_view exif, int64_t
 
 std::string_view find_exif(std::string_view file) {
   if (file.starts_with("\xFF\xD8")) {
-    // This looks through the segments up to the one with pixels; each has a length that counts itself.
+    // Looks through the segments up to the one with pixels; each has a length that includes itself.
     for (size_t at = 2; number_at(file, at, 1) == 0xFF && number_at(file, at + 1, 1) != 0xDA;) {
       const size_t length = number_at(file, at + 2, 2);
       if (length < 2 || at + 2 + length > file.size()) break;
@@ -163,7 +163,8 @@ std::string_view find_exif(std::string_view file) {
       if (length > file.size() - at - 8) break;
       if (file.substr(at).starts_with("EXIF")) {
         std::string_view block = file.substr(at + 8, length);
-        if (block.starts_with(kJpegMark)) block.remove_prefix(kJpegMark.size());  // as some programs write it
+        // some programs write it in this way
+        if (block.starts_with(kJpegMark)) block.remove_prefix(kJpegMark.size());
         return block;
       }
       at += 8 + length + length % 2;

@@ -16,11 +16,11 @@ std::string encode_exif(const ImageText& text);
 // Returns the ImageDescription of a block; nothing if there is none.
 std::optional<std::string> exif_description(std::string_view exif);
 
-// Returns how its image is turned, 1 to 8; 1, not at all, if it does not say.
+// Returns the orientation of its image, 1 to 8; 1, not rotated, if there is none.
 int exif_orientation(std::string_view exif);
 
-// Put the block into a file without one, and find it in a file, also in a PNG; an empty view if there is
-// none. A JPEG holds a block of kMostJpegExif bytes.
+// Put the block into a file without one, and find it in a file (including PNG); an empty view if there is
+// none. A JPEG can hold a block of kMostJpegExif bytes.
 inline constexpr size_t kMostJpegExif = 0xFFFF - 8;
 std::string jpeg_with_exif(std::string_view jpeg, std::string_view exif);
 std::string webp_with_exif(std::string_view webp, std::string_view exif, int64_t height, int64_t width);

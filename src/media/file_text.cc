@@ -22,7 +22,7 @@ uint32_t big_endian(std::string_view bytes) {
   return value;
 }
 
-// Returns the chunks of a PNG that its text needs, wherever they stand, and the beginning of its pixels.
+// Returns those chunks of a PNG that its text needs, wherever they are, and the beginning of its pixels.
 std::string png_without_pixels(const Source& source) {
   constexpr int64_t kAround = 12;  // length, type and checksum of a chunk
   constexpr std::array kKept = {"IHDR"sv, "PLTE"sv, "tEXt"sv, "zTXt"sv, "iTXt"sv};

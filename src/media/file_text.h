@@ -9,7 +9,7 @@
 namespace tessera::media {
 
 struct FileText {
-  std::string kind;  // of the file, as "PNG"
+  std::string kind;  // of the file, such as "PNG"
   bool may_have_settings = true;
   std::optional<std::string> settings = {};  // the text of `tessera` in ImageText
 };

@@ -1,11 +1,11 @@
-// How a picture is turned before it is shown.
+// How a picture is rotated before it is shown.
 #pragma once
 
 #include "core/image.h"
 
 namespace tessera::media {
 
-// Rows become columns first, if at all.
+// Transposing, if any, comes first.
 struct Orientation {
   bool is_transposed = false;
   bool is_mirrored = false;  // left and right
@@ -14,7 +14,7 @@ struct Orientation {
   bool operator==(const Orientation&) const = default;
 };
 
-// Of the number in EXIF data, 1 to 8; others turn nothing.
+// From the number in EXIF data, 1 to 8; for any other number, no rotation.
 Orientation orientation_of_exif(int number);
 
 Image oriented(Image image, const Orientation& orientation);

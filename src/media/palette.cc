@@ -21,7 +21,7 @@ struct Cell {
 // Holds some cells, and where they are to be cut.
 struct Box {
   std::span<Cell> cells;
-  size_t channel = 0;  // with the largest squared error
+  size_t channel = 0;  // the one with the largest squared error
   double error = 0;    // of that channel
   double mean = 0;     // of that channel
 };
@@ -65,7 +65,7 @@ std::vector<Box> cut_boxes(std::span<Cell> cells) {
       return cell.mean(worst.channel) < worst.mean;
     });
     const auto lower = static_cast<size_t>(upper - worst.cells.begin());
-    if (lower == 0 || lower == worst.cells.size()) break;  // one cell a box
+    if (lower == 0 || lower == worst.cells.size()) break;  // each box has a single cell
     const Box rest = measure(worst.cells.subspan(lower));
     worst = measure(worst.cells.first(lower));
     boxes.push_back(rest);

@@ -10,11 +10,11 @@ namespace tessera::media {
 
 struct Palette {
   std::vector<std::array<uint8_t, 3>> colours;  // at most 256, RGB
-  std::vector<uint8_t> nearest;                 // of each cell of the colours in the picture
+  std::vector<uint8_t> nearest;                 // for each cell of the colours in the picture
 
   // The index of the palette colour that replaces this colour of the picture.
   uint8_t operator()(const uint8_t* rgb) const { return nearest[cell(rgb)]; }
-  // Colours are distinguished by five bits a channel.
+  // Colours are distinguished by five bits per channel.
   static size_t cell(const uint8_t* rgb) {
     return static_cast<size_t>((rgb[0] >> 3) << 10 | (rgb[1] >> 3) << 5 | rgb[2] >> 3);
   }

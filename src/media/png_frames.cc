@@ -12,7 +12,7 @@ class PngFrames : public VideoWriter::Sink {
  public:
   PngFrames(const std::filesystem::path& path, const VideoFormat& format) : path_(path), format_(format) {
     constexpr int kDigits = 4;
-    require_writable(numbered_path(path, 0, kDigits));  // of the first frame, if there are several
+    require_writable(numbered_path(path, 0, kDigits));  // that of the first frame, if there are several
   }
 
   void write(std::span<const uint8_t> frame) override {
@@ -37,7 +37,7 @@ class PngFrames : public VideoWriter::Sink {
  private:
   std::filesystem::path path_;
   VideoFormat format_;
-  std::string first_;  // has a name of its own if it stays alone
+  std::string first_;  // gets a name without a number if it remains the only one
   std::optional<AtomicSequence> sequence_;
 };
 

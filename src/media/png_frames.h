@@ -1,4 +1,4 @@
-// Videos as PNG files, one a frame.
+// Videos as PNG files, one for each frame.
 #pragma once
 
 #include <filesystem>

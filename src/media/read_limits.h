@@ -1,4 +1,4 @@
-// How large the frames that are read may be.
+// Limits for the size of frames that are read.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct ReadLimits {
   int64_t pixels = int64_t{1} << 26;  // of a frame
 };
 
-// Throws Error(kInput) for frames of such a size that exceed them; `where` is the name of their file.
+// Throws Error(kInput) if frames of this size exceed them; `where` is the name of their file.
 inline void require_within(const ReadLimits& limits, int64_t height, int64_t width,
                            const std::string& where) {
   if (height > limits.side || width > limits.side || height * width > limits.pixels) {

@@ -13,7 +13,7 @@
 namespace tessera::media {
 namespace {
 
-// Returns the size that covers height x width, as the reference rounds it: half to even.
+// The size that covers height x width, rounded like the reference: half to even.
 struct Scaled {
   int64_t height, width;
 };
@@ -27,17 +27,17 @@ Scaled cover(const Image& image, double pixel_aspect, int64_t height, int64_t wi
   return {.height = static_cast<int64_t>(std::nearbyint(h * by_width)), .width = width};
 }
 
-// Describes what a pixel of the result is made of along one axis.
+// The pixels that a pixel of the result is made of, along one axis.
 struct Taps {
-  int64_t begin = 0;             // of the pixels that it takes
-  std::vector<int32_t> weights;  // of 22 bits after the point
+  int64_t begin = 0;             // the first one used
+  std::vector<int32_t> weights;  // with 22 fractional bits
 };
 
 constexpr int kBits = 22;
 constexpr int32_t kHalf = 1 << (kBits - 1);
 
-// Returns what a pixel weighs at a distance of x, in pixels of the smaller of both images; from `support` on
-// it is 0.
+// Returns the weight of a pixel at a distance of x, in pixels of the smaller of both images; from `support`
+// on, it is 0.
 struct Filter {
   double support;
   double (*weight)(double x);
@@ -124,7 +124,7 @@ Image scale_rows(const Filter& filter, const Image& image, int64_t height, const
   return result;
 }
 
-// Describes where torch reads a pixel along one axis: `weight` is that of the second of two neighbours.
+// Where torch reads a pixel along one axis: `weight` is that of the second of two neighbours.
 struct Between {
   int64_t first = 0, second = 0;
   float weight = 0;
@@ -147,7 +147,7 @@ std::vector<Between> linear_places(int64_t from, int64_t to, const Range& part) 
   return places;
 }
 
-// Scales the rows and the columns of an image. Which of them come first changes what is rounded in between.
+// Scales the rows and the columns of an image. Their order affects the intermediate rounding.
 Image scale(const Filter& filter, const Image& image, const Scaled& scaled, const Range& rows,
             const Range& columns) {
   const int64_t fewer_rows = image.height - scaled.height, fewer_columns = image.width - scaled.width;

@@ -1,4 +1,4 @@
-// Writes images as the suffix of a name says.
+// Writes images in the format that the suffix of a name selects.
 #pragma once
 
 #include <filesystem>
@@ -14,14 +14,14 @@ namespace tessera::media {
 //  .webp         lossy, quality 95
 // JPEG and WebP keep the text as EXIF (media/exif.h).
 const std::vector<std::string>& image_suffixes();
-// Whether the name ends with one of them, in small letters or large.
+// Whether the name ends with one of them, in lower or upper case.
 bool is_image_path(const std::filesystem::path& path);
 
-// Returns the bytes of the file, whose name says the format, after require_encodable().
+// Returns the bytes of the file, whose name determines the format, after require_encodable().
 std::string encode_image(const std::filesystem::path& path, const Image& image, const ImageText& text);
 
-// Throws Error(kUsage), before there is an image, if it could not be encoded: too large for the format, with
-// too long a text, or for want of an encoder; Error(kInput) if the module of the codecs cannot be loaded.
+// Throws Error(kUsage), before there is an image, if it could not be encoded because it is too large for the
+// format, has too long a text, or lacks an encoder; Error(kInput) if the codecs' module cannot be loaded.
 void require_encodable(const std::filesystem::path& path, int64_t height, int64_t width,
                        const ImageText& text);
 

@@ -6,7 +6,7 @@
 
 namespace tessera::media {
 
-// The suffix of the name in small letters.
+// The suffix of the name in lower case.
 inline std::string suffix_of(const std::filesystem::path& path) {
   std::string suffix = path.extension().string();
   for (char& c : suffix) {

@@ -15,7 +15,7 @@
 namespace tessera::media {
 namespace {
 
-// The box that such a file begins with names its brand.
+// The first box of such a file gives its brand.
 bool is_heic(std::string_view beginning) {
   constexpr std::string_view kBrands[] = {"heic", "heix", "heim", "heis", "mif1"};
   return beginning.size() >= 12 && beginning.substr(4, 4) == "ftyp" &&
@@ -39,7 +39,8 @@ void check_source(const Source& source, const std::string& where) {
     input_error(where, "an animated WebP, which is not read; convert it to an MP4 or a GIF");
 }
 
-// Returns how a file says that its pictures are turned: an image by its EXIF data, a video by its track.
+// Returns the rotation of a file's pictures: that of an image from its EXIF data, that of a video from its
+// track.
 Orientation orientation_of(const Source& source, const Decoder& decoder) {
   if (decoder.fps > 0) return decoder.orientation;
   constexpr int64_t kMostBytes = int64_t{1} << 28;
@@ -48,7 +49,7 @@ Orientation orientation_of(const Source& source, const Decoder& decoder) {
   return exif.empty() ? decoder.orientation : orientation_of_exif(exif_orientation(exif));
 }
 
-// In the header of a PNG, the bits of a sample and the kind of colour follow the size.
+// In the header of a PNG, the bits per sample and the colour type follow the size.
 bool has_deep_grey(const Source& source) {
   constexpr size_t kBits = 24;
   constexpr std::string_view kDeepGrey("\x10\0", 2);

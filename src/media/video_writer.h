@@ -21,7 +21,7 @@ namespace tessera::media {
 //  .gif   a palette for each frame, without dithering; loops forever
 //  .png   frames NAME-0000.png, NAME-0001.png, ...; NAME.png if there is only one frame
 const std::vector<std::string>& video_suffixes();
-// Whether the name ends with one of them, in small letters or large.
+// Whether the name ends with one of them, in lower or upper case.
 bool is_video_path(const std::filesystem::path& path);
 
 // Browsers slow the frames of a faster GIF down to ten a second.
@@ -30,22 +30,22 @@ inline constexpr double kMostGifFps = 50;
 struct VideoFormat {
   int64_t height = 0;
   int64_t width = 0;
-  double fps = 24;  // 23.976, 29.97 and 59.94 are rates of television, N * 1000 / 1001
-  // An MP4 or WebM keeps it as its comment, a line `KEYWORD: TEXT` for each pair; each PNG keeps it as text;
-  // a GIF keeps none.
+  double fps = 24;  // 23.976, 29.97 and 59.94 are the television rates N * 1000 / 1001
+  // An MP4 or WebM keeps it as its comment, with a line `KEYWORD: TEXT` for each pair; each PNG keeps it as
+  // text; a GIF does not keep it.
   ImageText text = {};
 };
 
-// Throws Error(kUsage) that names `path` for a size or a rate that the encoder of its format refuses. Writes
-// nothing.
+// Throws Error(kUsage) naming `path` for a size or a rate that the encoder of its format does not accept.
+// Writes nothing.
 void require_encodable(const std::filesystem::path& path, const VideoFormat& format);
 
-// Takes frames and encodes them; at most a few are held at once, and of an MP4 or WebM the encoded bytes. The
-// file appears at commit(). If that is not called, nothing appears and nothing stays. Every failure (as of an
-// AtomicFile; a suffix or a size that cannot be) is an Error(kUsage) that names the path.
+// Takes frames and encodes them; at most a few are held at once, and for an MP4 or WebM the encoded bytes.
+// The file appears at commit(). If that is not called, nothing appears and nothing is left behind. Every
+// failure (those of an AtomicFile; an invalid suffix or size) is an Error(kUsage) that names the path.
 class VideoWriter {
  public:
-  // MP4 and WebM take even sizes only: a pair of rows and of columns shares its chroma.
+  // MP4 and WebM need even sizes, because pairs of rows and of columns share their chroma.
   VideoWriter(const std::filesystem::path& path, const VideoFormat& format);
   ~VideoWriter();
   VideoWriter(VideoWriter&&) noexcept;

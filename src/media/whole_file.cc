@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 2;
 
-// Reads the bytes at a place, of which there are fewer at the end of the file.
+// Reads the bytes at a place; there may be fewer at the end of the file.
 class Bytes {
  public:
   Bytes(const Source& source, int64_t offset) {
@@ -45,7 +45,7 @@ class Bytes {
   size_t size_ = 0;
 };
 
-// ISO/IEC 14496-12 defines boxes of a length and a type, one behind the other.
+// ISO/IEC 14496-12 defines boxes with a length and a type, one after the other.
 std::optional<int64_t> end_of_boxes(const Source& source) {
   constexpr int kMostBoxes = 10000;
   int64_t offset = 0;
@@ -62,8 +62,8 @@ std::optional<int64_t> end_of_boxes(const Source& source) {
   return offset;
 }
 
-// By RFC 8794, an element is its ID, its length of one to eight bytes, whose leading zeros count them, and
-// its content. A length of all ones is unknown.
+// By RFC 8794, an element consists of its ID, its length of one to eight bytes, whose number is given by its
+// leading zeros, and its content. A length of all ones means that it is unknown.
 std::optional<int64_t> end_of_element(const Source& source, int64_t offset) {
   constexpr size_t kId = 4;
   const Bytes element(source, offset);
@@ -77,7 +77,7 @@ std::optional<int64_t> end_of_element(const Source& source, int64_t offset) {
   return offset + static_cast<int64_t>(kId + count + size);
 }
 
-// A GIF 89a consists of blocks, each with a chain of parts of at most 255 bytes, and a byte that marks the
+// A GIF 89a consists of blocks, each with a chain of parts of at most 255 bytes, and of a byte that marks the
 // end.
 std::optional<int64_t> end_of_gif(const Source& source) {
   constexpr int64_t kHeader = 13, kExtension = 2, kImage = 10;
@@ -105,7 +105,7 @@ std::optional<int64_t> end_of_gif(const Source& source) {
   return offset + 1;
 }
 
-// PNG (ISO/IEC 15948): chunks of a length, a type, content and a checksum, of which the last is IEND.
+// PNG (ISO/IEC 15948): chunks of a length, a type, content and a checksum; the last one is IEND.
 std::optional<int64_t> end_of_png(const Source& source) {
   constexpr int64_t kSignature = 8, kBesideContent = 12;
   constexpr int kMostChunks = 1 << 22;
@@ -122,8 +122,8 @@ std::optional<int64_t> end_of_png(const Source& source) {
   return {};
 }
 
-// JPEG (ITU-T T.81): segments of a marker and a length until the first scan, and then data in which a byte
-// 0xFF is never in front of the end's, up to the end.
+// JPEG (ITU-T T.81): segments of a marker and a length until the first scan, followed by data in which a byte
+// 0xFF never precedes the end marker's, until the end.
 std::optional<int64_t> end_of_jpeg(const Source& source) {
   constexpr uint64_t kMark = 0xFF, kScan = 0xDA, kEnd = 0xD9;
   constexpr int64_t kPart = 1 << 16;

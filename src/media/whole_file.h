@@ -1,4 +1,4 @@
-// What the first bytes and the lengths in a file say of it: whether it has its end.
+// Uses the first bytes and the lengths in a file to tell whether it is complete.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace tessera::media {
 
-// Returns how many bytes the file has to have, at least, by the lengths of its parts (MP4 and MOV, WebM and
-// MKV, GIF, WebP, PNG, JPEG), or nothing if they do not determine it. libav reads what is left of a truncated
-// video without an error.
+// Returns the minimum size of the file by the lengths of its parts (MP4 and MOV, WebM and MKV, GIF, WebP,
+// PNG, JPEG), or nothing if they do not determine it. libav reads what is left of a truncated video without
+// an error.
 std::optional<int64_t> stated_size(const Source& source);
 
-// Whether the bytes begin a WebP of several pictures, of which libav finds none.
+// Whether the bytes begin a WebP with several pictures, none of which libav finds.
 bool is_animated_webp(std::string_view beginning);
 
 }  // namespace tessera::media

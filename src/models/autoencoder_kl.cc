@@ -136,8 +136,8 @@ at::Tensor AutoencoderKLDecoder::decode_rows(const at::Tensor& z, nn::Rows rows)
   return conv_out(conv_norm_out, std::move(x), rows).to(at::kFloat).contiguous();
 }
 
-// The first block of the largest scale holds its input, as wide as the scale before, the input's shortcut,
-// and what the shortcut is added to.
+// The first block at the largest scale holds its input (as wide as the previous scale), the input's shortcut,
+// and the tensor that the shortcut is added to.
 int64_t AutoencoderKLDecoder::bytes_per_pixel() const {
   const std::vector<int64_t>& channels = config.block_out_channels;
   const int64_t input = channels.size() > 1 ? channels[1] : channels[0];

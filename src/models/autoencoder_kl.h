@@ -19,7 +19,7 @@ namespace tessera::models {
 
 struct AutoencoderKLConfig {
   // Throws Error(kInput) for another class, for a block type or activation that is not implemented, and for
-  // impossible sizes. Unknown options are named in a warning.
+  // impossible sizes. A warning names unknown options.
   explicit AutoencoderKLConfig(const JsonConfig& config);
 
   int64_t scale_factor() const { return int64_t{1} << (block_out_channels.size() - 1); }
@@ -45,7 +45,7 @@ struct AutoencoderKLEncoder {
 
   // image [B, in_channels, H, W] has any floating-point dtype and values in [-1, 1]. h and w are rounded
   // down. With `tokens`, whose grid is that of the pixels, `image` holds the local rows, in units of the
-  // scale factor; where these are parts, H and W must be multiples of it (Error(kUsage) otherwise).
+  // scale factor; if these are parts, H and W must be multiples of it (otherwise Error(kUsage)).
   LatentDistribution encode(const at::Tensor& image) const;
   LatentDistribution encode(const at::Tensor& image, nn::Tokens& tokens) const;
 
@@ -66,14 +66,14 @@ struct AutoencoderKLDecoder final : Decoder {
   // Each of the latents is a frame.
   at::Tensor decode_clip(const at::Tensor& z, int64_t frames, nn::Tokens& tokens,
                          ClipMemory* memory) const override;
-  // The same of latents as the network takes them, at the scale of `rows`.
+  // The same for latents as the network takes them, at the scale of `rows`.
   at::Tensor decode_rows(const at::Tensor& z, nn::Rows rows) const;
   int64_t scale_factor() const override { return config.scale_factor(); }
   int64_t tile_size() const override { return config.sample_size; }
   int64_t clip_bytes(int64_t height, int64_t width) const override {
     return height * width * scale_factor() * scale_factor() * bytes_per_pixel();
   }
-  // What the tensors of decode() take at their peak, in bytes per pixel of all pictures.
+  // The peak size of the tensors of decode(), in bytes per pixel of all pictures.
   int64_t bytes_per_pixel() const;
 
   AutoencoderKLConfig config;
@@ -90,8 +90,8 @@ struct AutoencoderKLDecoder final : Decoder {
 // `channels`.
 LatentScale read_autoencoder_kl_scale(const std::filesystem::path& model, int64_t channels);
 
-// `folder` holds config.json and the weights. fp16 becomes fp32 on the CPU, which has no fp16 convolutions,
-// and where the config says that fp16 overflows (force_upcast). A warning names keys of this half that no
+// `folder` holds config.json and the weights. fp16 becomes fp32 on the CPU, which lacks fp16 convolutions,
+// and where the config marks fp16 as overflowing (force_upcast). A warning names keys of this half that no
 // layer reads. Throws Error(kInput) for files that are missing, damaged or of another model.
 std::unique_ptr<AutoencoderKLDecoder> load_autoencoder_kl_decoder(const std::filesystem::path& folder,
                                                                   const LoadOptions& options,

@@ -57,7 +57,7 @@ AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
   const std::string act_fn = config.string("act_fn", "silu");
   if (act_fn != "silu" && act_fn != "swish")
     config.fail("act_fn", "\"silu\" or \"swish\", which are the same");
-  // diffusers also writes pictures of other kinds than three colours: grey levels, or colours with a fourth
+  // diffusers also writes pictures that do not have three colours: grey levels, or colours with a fourth
   // channel.
   if (out_channels != 3) config.refuse("out_channels", "only images of three colours can be written yet");
   if (block_out_channels.empty() || block_out_channels.size() > 16) {

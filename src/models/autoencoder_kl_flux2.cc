@@ -24,7 +24,7 @@ JsonConfig encoder_options(const JsonConfig& json) {
                  {"latent_channels", 32},
                  {"sample_size", 1024}};
   values.update(json.values());
-  // This class does not have these options.
+  // This class does not support these options.
   for (const char* key : {"scaling_factor", "shift_factor", "latents_mean", "latents_std", "force_upcast"}) {
     if (json.has(key) && json.values().at(key) != Json(false))
       log_warning("[{}] options without effect: {}", json.where(), key);
@@ -34,7 +34,7 @@ JsonConfig encoder_options(const JsonConfig& json) {
   return json.with(values);
 }
 
-// Returns the same with the options of the decoder, which may have its own.
+// Returns the same with the options of the decoder, which may differ.
 JsonConfig decoder_options(const JsonConfig& json, const JsonConfig& encoder) {
   if (!json.has("decoder_block_out_channels")) return encoder;
   const std::vector<int64_t> widths = json.integers("decoder_block_out_channels");
@@ -141,7 +141,7 @@ std::unique_ptr<Encoder> load_autoencoder_kl_flux2_encoder(const std::filesystem
 
 at::Tensor unpacked_flux2_latents(const std::filesystem::path& model, const LoadOptions& options,
                                   const at::Tensor& z) {
-  const SuppressLog suppress_log;  // loading the decoder gives the same warnings
+  const SuppressLog suppress_log;  // loading the decoder repeats the warnings
   PartFiles files(model / "vae", weights::Library::kDiffusers, options);
   return Flux2BatchNorm(files.scope(), AutoencoderKLFlux2Config(files.config())).unpacked(z);
 }

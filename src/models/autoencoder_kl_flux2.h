@@ -1,6 +1,6 @@
 // The autoencoder of FLUX.2: diffusers' AutoencoderKLFlux2, which has the networks of AutoencoderKL. Blocks
-// of 2 x 2 of its latents are the channels of those that are denoised, and each of these has the mean and the
-// deviation that a batch norm took in training.
+// of 2 x 2 of its latents become the channels of the latents that are denoised; these have the mean and the
+// deviation that a batch norm learned in training.
 //
 // Shapes: B samples, C latent channels, h x w the size of packed latents [B, 4 C, h, w], h' of their rows
 // local, H x W picture size.
@@ -31,13 +31,13 @@ struct AutoencoderKLFlux2Config {
   AutoencoderKLFlux2Config(const JsonConfig& json, const JsonConfig& options);
 };
 
-// What a batch norm took of the channels of packed latents in training.
+// The statistics of a batch norm over the channels of packed latents, from training.
 struct Flux2BatchNorm {
   // `scope`: the root of the checkpoint.
   Flux2BatchNorm(const weights::Scope& scope, const AutoencoderKLFlux2Config& config);
 
-  // Packed latents z [B, 4 C, h', w] as they are denoised -> those of the network, fp32 [B, C, 2 h', 2 w],
-  // which diffusers' pipelines return for the output type "latent".
+  // Turns packed latents z [B, 4 C, h', w], as they are denoised, into those of the network, fp32 [B, C, 2
+  // h', 2 w], which diffusers' pipelines return for the output type "latent".
   at::Tensor unpacked(const at::Tensor& z) const;
   at::Tensor packed(const at::Tensor& z) const;  // the inverse
 
@@ -85,7 +85,7 @@ std::unique_ptr<Encoder> load_autoencoder_kl_flux2_encoder(const std::filesystem
                                                            const LoadOptions& options,
                                                            LoadStatistics& statistics);
 
-// Flux2BatchNorm::unpacked() of latents on the CPU. Reads no other weights of vae/.
+// Applies Flux2BatchNorm::unpacked() to latents on the CPU. Reads no other weights of vae/.
 at::Tensor unpacked_flux2_latents(const std::filesystem::path& model, const LoadOptions& options,
                                   const at::Tensor& z);
 

@@ -62,7 +62,7 @@ CLIPTextEncoder::CLIPTextEncoder(const weights::Scope& scope, const CLIPTextConf
   }
 }
 
-// With the legacy id, transformers takes the token of the largest id, which is the end token in CLIP's
+// With the legacy id, transformers takes the token with the largest id, which is the end token in CLIP's
 // vocabulary.
 at::Tensor CLIPTextEncoder::end_of(const at::Tensor& ids) const {
   const bool is_legacy = config_.eos_token_id == kLegacyEnd;

@@ -1,5 +1,5 @@
-// This is CLIP's text encoder (arXiv:2103.00020). Stable Diffusion has one, Stable Diffusion XL has two.
-// Weights and names: transformers' CLIPTextModel and CLIPTextModelWithProjection.
+// CLIP's text encoder (arXiv:2103.00020). Stable Diffusion has one; Stable Diffusion XL has two. Weights and
+// names: transformers' CLIPTextModel and CLIPTextModelWithProjection.
 //
 // Shapes: L tokens of a prompt, padded to the length that the model was trained with, D width.
 #pragma once
@@ -50,15 +50,15 @@ class CLIPTextEncoder {
     at::Tensor
         pooled;  // [projection_dim], of the end token after the last layer; undefined without a projection
   };
-  // `hidden` has not passed through the last `skip` layers; with `normed` it has passed through the final
-  // norm. Throws Error(kUsage) for an id outside the vocabulary.
+  // `hidden` is the state before the last `skip` layers; with `normed`, after the final norm. Throws
+  // Error(kUsage) for an id outside the vocabulary.
   Output operator()(const std::vector<int64_t>& ids, int64_t skip, bool normed) const;
 
   const CLIPTextConfig& config() const { return config_; }
   at::TensorOptions options() const { return position_embedding_.options().dtype(dtype_); }  // of the output
 
  private:
-  // The place of the end token among ids [L]: int64 [1].
+  // Returns the place of the end token among ids [L], as int64 [1].
   at::Tensor end_of(const at::Tensor& ids) const;
 
   CLIPTextConfig config_;

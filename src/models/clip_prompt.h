@@ -11,15 +11,15 @@
 
 namespace tessera::models {
 
-// What a family takes of CLIP.
+// What a family needs from CLIP.
 struct ClipPromptOptions {
-  bool has_projection = false;     // of class CLIPTextModelWithProjection, which gives kPooled too
+  bool has_projection = false;     // the class is CLIPTextModelWithProjection, which also gives kPooled
   int64_t skip = 0;                // last layers that are always skipped, besides Prompt::clip_skip
-  bool normed = true;              // kTokens have passed through the final norm
-  bool zeros_when_absent = false;  // Prompt::is_absent becomes zeros
+  bool normed = true;              // whether kTokens have passed through the final norm
+  bool zeros_when_absent = false;  // whether Prompt::is_absent gives zeros
 };
 
-// Gives kTokens, padded to the length that the model was trained with: as many for every prompt.
+// Gives kTokens, padded to the length that the model was trained with, the same for every prompt.
 class ClipTextEncoder final : public TextEncoder {
  public:
   // Reads two folders.

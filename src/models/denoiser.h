@@ -1,6 +1,6 @@
-// The engine's view of a denoiser. A family writes what one device would do: how latents become hidden
-// states, what a block does with them, how they become a prediction. The engine and nn::Tokens decide which
-// blocks and tokens are local, and find the others.
+// The engine's view of a denoiser. A family implements what a single device would do: how latents become
+// hidden states, what a block does with them, how they become a prediction. The engine and nn::Tokens decide
+// which blocks and tokens are local, and fetch what is not.
 //
 // Shapes: B samples in a batch (branches of guidance x pictures), C latent channels, latents T x h x w for a
 // video and h x w for a picture, n local tokens, L tokens of a prompt, D its width.
@@ -20,17 +20,17 @@
 namespace tessera::models {
 
 // The text encoders turn one prompt into named tensors; a family's encoders and denoiser agree on the names.
-// They are sequences [L, D] of real tokens only (padding is dropped), pooled vectors [D], or scalars [].
+// These are sequences [L, D] of real tokens only (without padding), pooled vectors [D], or scalars [].
 using Conditioning = std::map<std::string, at::Tensor>;
 
 inline constexpr const char* kTokens = "tokens";  // the sequence [L, D] that every family has
 inline constexpr const char* kPooled = "pooled";  // one vector for the whole prompt [D']
-// The conditioning of an unconditional sample: the number of tokens (a scalar) that it takes of the learned
-// text, in place of kTokens.
+// The conditioning of an unconditional sample: how many tokens (a scalar) of the learned text it uses, in
+// place of kTokens.
 inline constexpr const char* kNullTokens = "null_tokens";
 
-// The number of a sample (ForwardInputs::by_sample) that models with DenoiserShape::takes_guidance_scale
-// read, in fp64, because some subtract 1 before they round it.
+// A number of each sample (ForwardInputs::by_sample), read in fp64 by models with
+// DenoiserShape::takes_guidance_scale, because some subtract 1 before rounding.
 inline constexpr const char* kGuidanceScale = "guidance_scale";
 
 // SDXL is conditioned on these sizes, in pixels (arXiv:2307.01952, section 2.2).
@@ -47,16 +47,16 @@ struct SizeConditions {
   }
 };
 
-// The shape of the latents that a run denoises, and conditions that go with it.
+// The shape of the latents that a run denoises, and the conditions that go with it.
 struct LatentShape {
   int64_t latent_height = 1, latent_width = 1;
   int64_t scale_factor = 1;  // pixels per latent row of the decoder
   int64_t latent_frames = 1;
-  SizeConditions sizes = {};  // for models that are conditioned on them
+  SizeConditions sizes = {};  // for models that are conditioned on sizes
 };
 
-// Sequences of samples, of different lengths: [B, L, D], of which sample b has the first lengths[b] tokens
-// and zeros behind them, up to the longest. See nn::Tokens::joint_attention().
+// The samples' sequences, of different lengths: [B, L, D], in which sample b has lengths[b] tokens, followed
+// by zeros up to the longest. See nn::Tokens::joint_attention().
 struct Sequences {
   at::Tensor tokens;
   std::vector<int64_t> lengths;  // [B]
@@ -64,20 +64,20 @@ struct Sequences {
 
 // The inputs of a run; they outlive its Forward.
 struct ForwardInputs {
-  const std::vector<Conditioning>& prompts;  // the distinct ones
+  const std::vector<Conditioning>& prompts;  // the distinct prompts
   at::ArrayRef<int64_t> prompt_of;           // [B], positions in `prompts`
   const LatentShape& latent_shape;
   nn::Tokens& tokens;
-  // Conditions that are numbers, by name, on the host: [B], or [1] if all samples have the same; fp32 unless
-  // their name says otherwise.
+  // Numeric conditions by name, on the host: [B], or [1] if they are the same for all samples; fp32 unless
+  // the name's description differs.
   const std::map<std::string, at::Tensor>& by_sample = {};
-  // Latents of the pictures to which samples refer, for models that edit pictures: fp32 [B, C, h', w'], each
-  // of a size of its own, or [1, ...] if it is the same for all samples.
+  // Latents of the pictures that samples refer to, for models that edit pictures: fp32 [B, C, h', w'], each
+  // of its own size, or [1, ...] if it is the same for all samples.
   const std::vector<at::Tensor>& references = {};
 
-  // Stacks the tensor `name` of every sample's prompt, all of one shape: [B, ...].
+  // Stacks the tensor `name` of every sample's prompt, which must have the same shape: [B, ...].
   at::Tensor of_samples(const std::string& name) const;
-  // The sequence `name` [L, D] of every sample's prompt, at its own length.
+  // Returns the sequence `name` [L, D] of every sample's prompt, at its own length.
   Sequences sequences_of_samples(const std::string& name) const;
 };
 
@@ -87,7 +87,7 @@ struct Timestep {
   double value;
   at::Tensor on_device;  // fp32 [1], or [B] if samples differ
   // bool [B, T]: the frames that are denoised. The others are given, and the model sees them at timestep 0.
-  // Undefined if all are denoised.
+  // Undefined if all frames are denoised.
   at::Tensor denoised_frames = {};
 };
 
@@ -96,14 +96,14 @@ using Hidden = std::vector<at::Tensor>;
 
 // Describes one tensor of the hidden state, [B, tokens, width] in the dtype of the weights. It holds local
 // tokens of the grid, or those of other sequences (a text), one after the other. `others` are the lengths of
-// these: one for all samples, or one of each sample, of which the longest local part makes room.
+// these, one for all samples, or one for each sample; the longest local part determines the size.
 struct Stream {
   int64_t width;
   std::vector<std::vector<int64_t>> others = {};
 };
 
-// Carries latents through a denoiser, or some of its blocks, step after step. It holds what is computed once
-// per run (captions, keys and values of prompts, positions) and once per step.
+// Carries latents through a denoiser, or some of its blocks, step after step. It holds whatever is computed
+// once per run (captions, keys and values of prompts, positions) or once per step.
 class Forward {
  public:
   virtual ~Forward() = default;
@@ -115,14 +115,14 @@ class Forward {
   // Applies block `i`, in place or not.
   virtual void block(int64_t i, Hidden& hidden) = 0;
   // Turns the output of the last block into the prediction, fp32, in the shape of the latents. It has more
-  // channels if the sampler takes a learned variance, which is dropped otherwise.
+  // channels if the sampler uses a learned variance; otherwise the variance is dropped.
   virtual at::Tensor head(const Hidden& hidden) = 0;
   // Lists the tensors that flow into block `i`; empty where blocks cannot be divided
   // (DenoiserShape::has_streams).
   virtual std::vector<Stream> streams(int64_t /*i*/) const { return {}; }
 };
 
-// A part of a model that is loaded, kept and dropped as one.
+// A part of a model that is loaded, kept and dropped as a unit.
 class Component {
  public:
   virtual ~Component() = default;

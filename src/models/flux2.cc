@@ -15,8 +15,9 @@ namespace tessera::models {
 namespace {
 
 constexpr ops::LinearOptions kFlux2NoBias{.bias = false};
-constexpr double kFlux2Times = 1000;  // sinusoids take so many times the noise level and the guidance scale
-constexpr double kReferenceFrames = 10;  // from a picture to the next on the axis of frames
+constexpr double kFlux2Times = 1000;     // the factor of the noise level and of the guidance scale before the
+                                         // sinusoids
+constexpr double kReferenceFrames = 10;  // from one picture to the next on the axis of frames
 
 // FLUX.2 dev was trained with this message of the system before each prompt:
 // https://github.com/black-forest-labs/flux2/blob/main/src/flux2/system_messages.py
@@ -37,8 +38,8 @@ nn::ColumnParallel read_to_qkv(const weights::Scope& attn, const Flux2Config& co
           kFlux2NoBias};
 }
 
-// The rows of the weight are those of queries, keys and values, then of the gate of the feed-forward and of
-// what it gates.
+// The rows of the weight are those of queries, keys and values, followed by those of the feed-forward: the
+// gate, and what it gates.
 nn::ColumnParallel read_to_qkv_mlp(const weights::Scope& scope, const Flux2Config& config) {
   const nn::Split heads = heads_of(config), inner{config.feed_forward_width(), 1};
   const int64_t width = heads.features(), all = 3 * width + 2 * inner.units;
@@ -66,8 +67,7 @@ at::Tensor modulated(const at::Tensor& x, const Flux2Modulation& modulation, dou
   return ops::modulated_layer_norm(x, modulation.scale, modulation.shift, eps);
 }
 
-// Returns the modulations of the sublayers that `linear` modulates; `vector` [1 or B, C] is what the step is
-// known by.
+// Returns the modulations of the sublayers that `linear` modulates; `vector` [1 or B, C] represents the step.
 std::vector<Flux2Modulation> modulations(const ops::Linear& linear, const at::Tensor& vector) {
   const at::Tensor all = linear(vector).to(at::kFloat);
   const int64_t count = linear.out_features / linear.in_features;
@@ -84,7 +84,7 @@ at::Tensor angles_of(const at::Tensor& positions, const Flux2Config& config, at:
   return nn::rotary_table(positions, axes, device);
 }
 
-// Returns the positions of the picture, and of the references behind it.
+// Returns the positions of the picture, followed by those of the references.
 at::Tensor picture_positions(const parallel::Grid& grid, const std::vector<at::Tensor>& references) {
   std::vector<at::Tensor> all = {nn::grid_positions(grid)};
   for (const at::Tensor& z : references) {
@@ -241,7 +241,7 @@ class Flux2Forward final : public Forward {
   }
 
   at::Tensor head(const Hidden& hidden) override {
-    // In contrast to other layers, the scale comes first.
+    // Unlike in other layers, the scale comes first.
     const at::Tensor all = model_.output_->norm_out(vector_).to(at::kFloat);
     const std::vector<at::Tensor> scale_shift = (all.size(0) == 1 ? all[0] : all).chunk(2, -1);
     const at::Tensor picture = hidden[0].narrow(1, 0, tokens_.held().tokens()).contiguous();
@@ -261,7 +261,7 @@ class Flux2Forward final : public Forward {
     return nn::sinusoidal_embedding(values, model_.config_.timestep_guidance_channels);
   }
 
-  // The references that are the same for all samples are repeated for each.
+  // References that are the same for all samples are repeated for each.
   void embed_references(const std::vector<at::Tensor>& references) {
     if (references.empty()) return;
     int64_t samples = 1;
@@ -313,9 +313,9 @@ class Flux2Forward final : public Forward {
   int64_t length_;                      // L
   at::Tensor angles_, angles_of_text_;  // [N or L, D / 2, 2]
   at::Tensor guidance_;                 // fp32 [1 or B, C], or undefined
-  at::Tensor text_;                     // [B, L, C], with the first block
-  at::Tensor references_;               // [1 or B, R, C], with the first block
-  // These belong to the step: [1 or B, C], and those of the attention and the feed-forward of double blocks.
+  at::Tensor text_;                     // [B, L, C], only with the first block
+  at::Tensor references_;               // [1 or B, R, C], only with the first block
+  // These belong to the step: [1 or B, C], and those for the attention and the feed-forward of double blocks.
   at::Tensor vector_;
   std::vector<Flux2Modulation> image_modulations_, text_modulations_;
   Flux2Modulation single_modulation_;
@@ -336,8 +336,8 @@ double flux2_mu(int64_t tokens, int64_t steps) {
 
 DenoiserShape read_flux2_shape(const std::filesystem::path& model) {
   const Flux2Config config(JsonConfig::read(part_folder(model, "transformer") / "config.json"));
-  // A block of either kind multiplies each token by four matrices of C x C, those around attention, and by
-  // three of C x F.
+  // Blocks of both kinds multiply each token by four matrices of C x C, around attention, and by three of C x
+  // F.
   const double block =
       4.0 * static_cast<double>(config.width()) + 3.0 * static_cast<double>(config.feed_forward_width());
   const auto ends = static_cast<double>(config.in_channels);
@@ -375,7 +375,7 @@ std::unique_ptr<TextEncoder> load_flux2_dev_text_encoder(const std::filesystem::
                                             Qwen3PromptOptions{.trunk = Trunk::kMistral3,
                                                                .states = {10, 20, 30},
                                                                .system = kFlux2DevSystem,
-                                                               .left_out = "[IMG]",  // the mark of a picture
+                                                               .left_out = "[IMG]",  // stands for a picture
                                                                .pads = true},
                                             options, statistics);
 }

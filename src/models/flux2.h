@@ -1,13 +1,13 @@
 // FLUX.2 is a diffusion transformer with double blocks, in which text and picture have weights of their own,
-// then single blocks over both, in which one product makes queries, keys, values and the inputs of the
-// feed-forward, and another takes them (arXiv:2302.05442). All blocks of a kind are modulated alike. Weights
-// and names: diffusers' Flux2Transformer2DModel.
+// followed by single blocks over both, in which one product makes queries, keys, values and the input of the
+// feed-forward, and another one combines the results (arXiv:2302.05442). All blocks of a kind are modulated
+// alike. Weights and names: diffusers' Flux2Transformer2DModel.
 //
-// It denoises latents whose blocks of 2 x 2 are channels already (models/autoencoder_kl_flux2.h). All tokens
-// have positions on four axes: those of the picture (0, row, column, 0), token i of the text (0, 0, 0, i). No
-// token of the text is masked, so that all texts of a run have one length, with their padding. Tokens of
-// pictures to which the run refers go through all blocks as those of the picture do, at positions (10 + 10 k,
-// row, column, 0) for the k-th, and nothing is predicted for them.
+// It denoises latents in which blocks of 2 x 2 have already become channels (models/autoencoder_kl_flux2.h).
+// All tokens have positions on four axes: those of the picture (0, row, column, 0), token i of the text (0,
+// 0, 0, i). The text is not masked: all texts of a run have the same length, including their padding. Tokens
+// of reference pictures go through all blocks like those of the picture, at positions (10 + 10 k, row,
+// column, 0) for the k-th, but nothing is predicted for them.
 //
 // Shapes: B samples, n local tokens of the picture and of references, N all of these, R of references, L
 // tokens of a text, l of them local, C width, D size of a head, F width of the feed-forward.
@@ -44,7 +44,7 @@ struct Flux2Config {
   int64_t blocks() const { return num_layers + num_single_layers; }
 };
 
-// What a sublayer adds is modulated before it and behind it. fp32 [C], or [B, C] where samples differ.
+// Modulates the input and the output of a sublayer. fp32 [C], or [B, C] if samples differ.
 struct Flux2Modulation {
   at::Tensor shift, scale, gate;
 };
@@ -61,10 +61,10 @@ struct Flux2FeedForward {
 struct Flux2Stream {
   // `scope`: the block.
   Flux2Stream(const weights::Scope& scope, const Flux2Config& config, bool is_text);
-  // x [B, s, C] and the angles [s, D / 2, 2] of its tokens -> what attends.
+  // Turns x [B, s, C] and the angles [s, D / 2, 2] of its tokens into queries, keys and values.
   nn::QueriesKeysValues before(const at::Tensor& x, const at::Tensor& angles,
                                const Flux2Modulation& modulation) const;
-  // Updates x with what its tokens have found, [B, s, H * D], and then with the feed-forward.
+  // Updates x with the result of attention for its tokens, [B, s, H * D], and then with the feed-forward.
   void after(at::Tensor& x, const at::Tensor& attended, const Flux2Modulation& of_attention,
              const Flux2Modulation& of_feed_forward) const;
 
@@ -103,24 +103,24 @@ class Flux2Transformer final : public Denoiser {
  private:
   friend class Flux2Forward;
 
-  // With the first block.
+  // Only with the first block.
   struct Embedders {
     Embedders(const weights::Scope& scope, const Flux2Config& config);
     ops::Linear x_embedder, context_embedder;
   };
-  // With double blocks, as the modulation of single blocks is with those.
+  // Only with double blocks; the modulation of single blocks likewise.
   struct DoubleModulation {
     DoubleModulation(const weights::Scope& scope, const Flux2Config& config);
     ops::Linear image, text;
   };
-  // With the last block.
+  // Only with the last block.
   struct Output {
     Output(const weights::Scope& scope, const Flux2Config& config);
     ops::Linear norm_out, proj_out;
   };
 
   Flux2Config config_;
-  nn::TimestepEmbedding timestep_embedder_;  // fp32, as is that of the guidance scale
+  nn::TimestepEmbedding timestep_embedder_;  // fp32, as is the embedding of the guidance scale
   std::optional<nn::TimestepEmbedding> guidance_embedder_;
   std::optional<Embedders> embedders_;
   std::optional<DoubleModulation> double_modulation_;
@@ -130,8 +130,8 @@ class Flux2Transformer final : public Denoiser {
   at::ScalarType dtype_;
 };
 
-// The exponent of the shift of noise levels (samplers::SamplerRun::mu) with which diffusers' pipelines run
-// this model, fitted to runs of 10 and of 200 steps, for so many tokens of the picture.
+// The exponent of the shift of noise levels (samplers::SamplerRun::mu) that diffusers' pipelines use for this
+// model and this many tokens of the picture; it was fitted to runs of 10 and of 200 steps.
 double flux2_mu(int64_t tokens, int64_t steps);
 
 // Loads transformer/ of a diffusers folder.
@@ -139,7 +139,7 @@ DenoiserShape read_flux2_shape(const std::filesystem::path& model);
 std::unique_ptr<Denoiser> load_flux2(const std::filesystem::path& model, const LoadOptions& options,
                                      LoadStatistics& statistics);
 
-// Loads the text encoder of FLUX.2 klein from a diffusers folder, Qwen3, or of FLUX.2 dev, Mistral 3. The
+// Loads the text encoder of FLUX.2 klein (Qwen3) or of FLUX.2 dev (Mistral 3) from a diffusers folder. The
 // denoiser takes three hidden states side by side.
 std::unique_ptr<TextEncoder> load_flux2_klein_text_encoder(const std::filesystem::path& model,
                                                            const LoadOptions& options,

@@ -47,7 +47,7 @@ JsonConfig read_config(const std::filesystem::path& folder) {
   return config;
 }
 
-// The libraries write these keys, which do not change a result here: they are about training, the origin of a
+// The libraries write these keys, which do not change a result here: they concern training, the origin of a
 // file, text generation, kernels, and options that other keys switch off.
 constexpr auto kWithoutEffect = std::to_array<std::string_view>({
     "add_cross_attention",

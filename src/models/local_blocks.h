@@ -1,5 +1,5 @@
 // The consecutive blocks of a denoiser that are loaded here. The process with the first block also embeds the
-// latents, the one with the last block also predicts.
+// latents; the one with the last block also predicts.
 #pragma once
 
 #include <cstdint>

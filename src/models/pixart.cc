@@ -163,7 +163,7 @@ class PixArtForward final : public Forward {
   nn::Tokens& tokens_;
   at::Tensor size_embedding_;                         // [1, C] fp32, or undefined
   at::Tensor positions_;                              // [N, C]
-  std::vector<std::vector<at::Tensor>> keys_values_;  // by local block and prompt
+  std::vector<std::vector<at::Tensor>> keys_values_;  // by local block, and by prompt
   at::Tensor time_, modulation_;                      // the step's, fp32 [1, C] and [6, C]
 };
 

@@ -137,7 +137,7 @@ at::Tensor Qwen3Encoder::embedded(const std::vector<int64_t>& ids) const {
 std::vector<at::Tensor> Qwen3Encoder::operator()(const std::vector<Tokens>& prompts) const {
   std::vector<at::Tensor> hidden, angles;
   std::vector<Range> valid;
-  std::vector<int64_t> repeats;  // of the first token
+  std::vector<int64_t> repeats;  // the number of repetitions of the first token
   for (const auto& [all, own] : prompts) {
     const auto length = static_cast<int64_t>(all.size());
     const Range range = own.value_or(Range{0, length});
@@ -149,7 +149,7 @@ std::vector<at::Tensor> Qwen3Encoder::operator()(const std::vector<Tokens>& prom
                   "its config.json); only attention without a window can run; give at most as many",
                   length - range.begin, *config_.sliding_window);
     }
-    // Padding in front sees nothing, so that all of it is one token.
+    // Padding in front attends to nothing, so all of it is equal to one token.
     const int64_t skipped = std::max<int64_t>(range.begin - 1, 0);
     hidden.push_back(embedded({all.begin() + skipped, all.end()}));
     angles.push_back(nn::rotary_table(at::arange(skipped, length).unsqueeze(1),

@@ -1,7 +1,7 @@
 // The decoder trunk of Qwen3 (arXiv:2505.09388), whose hidden states serve diffusion models as a text
 // encoding, and of Mistral (arXiv:2310.06825), which is the same without norms of queries and keys. Weights
-// and names: transformers' Qwen3Model, or Qwen3ForCausalLM, which has `model.` in front, and
-// Mistral3ForConditionalGeneration, of which the language model alone is read.
+// and names: transformers' Qwen3Model, or Qwen3ForCausalLM, which prefixes `model.`, and
+// Mistral3ForConditionalGeneration, of which only the language model is read.
 //
 // Shapes: L tokens of a prompt, D model width, H local query heads, K local key heads, d width of a head, S
 // hidden states that are read.
@@ -32,21 +32,21 @@ struct Qwen3Config {
   int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers;
   int64_t num_attention_heads, num_key_value_heads, head_dim;
   double rms_norm_eps, rope_theta;
-  std::optional<int64_t> sliding_window;  // tokens that one sees at most, itself among them
+  std::optional<int64_t> sliding_window;  // how many tokens a token sees at most, including itself
   std::string where;                      // the file, for errors
 
  private:
   struct Defaults;
-  // `json` has the keys of the language model alone.
+  // `json` has the keys of the language model only.
   Qwen3Config(const JsonConfig& json, Trunk of, const Defaults& defaults);
 };
 
-// Heads of queries that share a key are divided together with it.
+// Query heads that share a key are divided together with it.
 struct Qwen3Attention {
   Qwen3Attention(const weights::Scope& scope, const Qwen3Config& config);
 
-  // x [1, L, D], of which the `valid` tokens see themselves and those of them before, those behind see these,
-  // and those before see nothing. angles [L, d / 2, 2]
+  // x [1, L, D]: each of the `valid` tokens sees itself and the valid ones before it; tokens behind these see
+  // all valid tokens; tokens before these see nothing. angles [L, d / 2, 2]
   at::Tensor operator()(const at::Tensor& x, const at::Tensor& angles, const Range& valid) const;
 
   nn::ColumnParallel q_proj, k_proj, v_proj;
@@ -90,8 +90,8 @@ class Qwen3Encoder {
   // The ids of a prompt.
   struct Tokens {
     std::vector<int64_t> ids;
-    // The others are padding, all of one id, which transformers masks: no token sees it, but it sees the
-    // tokens before it. All are tokens if empty.
+    // The other tokens are padding, all of one id, which transformers masks: no token sees it, but it sees
+    // the tokens before it. If empty, all tokens are valid.
     std::optional<Range> valid = {};
   };
   // Maps each prompt (at least one token each, not counting padding) to [L, S * D], the states side by side,
@@ -99,22 +99,22 @@ class Qwen3Encoder {
   // than the sliding window.
   std::vector<at::Tensor> operator()(const std::vector<Tokens>& prompts) const;
 
-  // Prefixes of the keys of a file that a state behind the last that is read would need, of the head, and of
-  // what reads pictures.
+  // Prefixes of keys that are not needed: those of later blocks than the last state that is read, of the
+  // head, and of the part that reads pictures.
   std::vector<std::string> unused_prefixes() const;
 
  private:
   Qwen3Encoder(const weights::Scope& scope, const Qwen3Config& config, const std::vector<int64_t>& states,
                bool blocks_stay);
   at::Tensor embedded(const std::vector<int64_t>& ids) const;  // fp32 [1, L, D]
-  // Runs the blocks on `hidden`, each prompt's [1, L, D], and returns the states [L, S * D] of each.
+  // Runs the blocks on `hidden`, [1, L, D] for each prompt, and returns the states [L, S * D] of each.
   std::vector<at::Tensor> read_states(const std::vector<at::Tensor>& hidden,
                                       const std::function<void(const Qwen3DecoderLayer&)>& run) const;
 
   Qwen3Config config_;
   weights::Scope scope_;
   std::vector<int64_t> states_;            // counted from 0
-  int64_t num_blocks_;                     // that are needed
+  int64_t num_blocks_;                     // the number of blocks that are needed
   at::Tensor embedding_;                   // [vocabulary, D] as stored in the file
   std::vector<Qwen3DecoderLayer> blocks_;  // empty where blocks are read at use
   std::optional<nn::RmsNorm> norm_;        // if the last state is read

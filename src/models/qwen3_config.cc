@@ -6,10 +6,10 @@ namespace tessera::models {
 namespace {
 
 constexpr int64_t kMaxQwenSize = int64_t{1} << 24, kMaxQwenLayers = 1024;
-constexpr double kDefaultRopeTheta = 10000;  // of transformers, where a file has none
+constexpr double kDefaultRopeTheta = 10000;  // transformers' default, if the file has none
 
-// transformers 5 saves `rope_parameters`; published files have `rope_theta`, and `rope_scaling` where the
-// angles are scaled, which counts if it is there.
+// transformers 5 saves `rope_parameters`. Published files have `rope_theta`, and `rope_scaling` if the angles
+// are scaled; the latter counts if it is there.
 double read_rope_theta(const JsonConfig& json) {
   const double theta = json.number_within("rope_theta", 1e-3, 1e30, kDefaultRopeTheta);
   const bool is_scaled = json.has("rope_scaling") && !json.value("rope_scaling")->empty();
@@ -27,7 +27,7 @@ double read_rope_theta(const JsonConfig& json) {
 
 // A window acts on the blocks from max_window_layers on, or on those that layer_types names.
 void refuse_windows(const JsonConfig& json, int64_t num_layers) {
-  const Json* size = json.value("sliding_window");  // null means none, and without the key there is one
+  const Json* size = json.value("sliding_window");  // null means none; if the key is absent, there is one
   const bool has_window = json.boolean("use_sliding_window", false) && (size == nullptr || !size->is_null());
   const int64_t first = json.integer("max_window_layers", 28);
   if (json.has("layer_types")) {
@@ -40,7 +40,7 @@ void refuse_windows(const JsonConfig& json, int64_t num_layers) {
   }
 }
 
-// Mistral 3 also reads pictures; the keys of its language model are in an object of their own.
+// Mistral 3 also reads pictures, and the keys of its language model are in an object of their own.
 JsonConfig trunk_config(const JsonConfig& json, Trunk trunk) {
   const std::string type = trunk == Trunk::kQwen3 ? "qwen3" : "mistral3";
   if (json.string("model_type", type) != type) json.fail("model_type", fmt::format("\"{}\"", type));
@@ -81,7 +81,7 @@ Qwen3Config::Qwen3Config(const JsonConfig& json, Trunk of, const Defaults& defau
       intermediate_size(json.count("intermediate_size", kMaxQwenSize, defaults.intermediate_size)),
       num_hidden_layers(json.count("num_hidden_layers", kMaxQwenLayers, defaults.num_hidden_layers)),
       num_attention_heads(json.count("num_attention_heads", kMaxQwenSize, defaults.num_attention_heads)),
-      // A file with null here has as many heads of keys as of queries.
+      // A file with null here has as many key heads as query heads.
       num_key_value_heads(
           json.value("num_key_value_heads") != nullptr && !json.has("num_key_value_heads")
               ? num_attention_heads
@@ -97,7 +97,7 @@ Qwen3Config::Qwen3Config(const JsonConfig& json, Trunk of, const Defaults& defau
   if (head_dim % 2 != 0) json.fail("head_dim", "even");
   const std::string activation = json.string("hidden_act", "silu");
   if (activation != "silu" && activation != "swish") json.fail("hidden_act", "\"silu\"");
-  json.value("max_position_embeddings");  // this does not change anything without scaling
+  json.value("max_position_embeddings");  // without scaling, this has no effect
   if (trunk == Trunk::kMistral3) {
     // All blocks have the window, unless it is null.
     if (json.has("sliding_window") || json.value("sliding_window") == nullptr)

@@ -31,12 +31,12 @@ std::string without_part(std::string text, std::string_view part) {
   return text;
 }
 
-// The tokens of a turn that ends before anything of its prompt comes, so that they are those of `empty`,
-// the turn without one. Otherwise nothing.
+// The tokens of a turn that ends before its prompt begins: those of `empty`, the turn without a prompt.
+// Otherwise nothing.
 std::optional<std::vector<int64_t>> tokens_without_prompt(const text::BpeTokenizer& tokenizer,
                                                           const std::string& turn, const std::string& empty,
                                                           int64_t max_length) {
-  const SuppressLog suppress_log;  // one warning for all prompts takes the place of one for each
+  const SuppressLog suppress_log;  // one warning for all prompts replaces one for each
   std::vector<int64_t> ids = tokenizer.encode(empty, max_length);
   const bool fills = static_cast<int64_t>(ids.size()) == max_length;
   return fills && ids == tokenizer.encode(turn, max_length) ? std::optional(std::move(ids)) : std::nullopt;

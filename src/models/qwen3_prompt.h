@@ -14,30 +14,31 @@
 
 namespace tessera::models {
 
-// What a family takes of the model. A prompt is a turn of the user in the tokenizer's chat template.
+// What a family needs from the model. A prompt is a turn of the user in the tokenizer's chat template.
 struct Qwen3PromptOptions {
   Trunk trunk = Trunk::kQwen3;
   std::vector<int64_t> states;     // see Qwen3Encoder
   std::string_view system = {};    // the message before the prompt, if any
-  std::string_view left_out = {};  // of prompts, wherever they have it
-  bool enable_thinking = true;     // of the chat template
-  // Gives as many tokens as encode() may keep, those of padding on the side that the tokenizer's file names,
-  // which take part where the denoiser does not mask them. Otherwise the tokens of the prompt alone.
+  std::string_view left_out = {};  // removed from prompts, wherever it occurs
+  bool enable_thinking = true;     // for the chat template
+  // Whether the output has as many tokens as encode() may keep, with padding on the side that the tokenizer's
+  // file names; padding takes part in attention unless the denoiser masks it. Otherwise it has only the
+  // tokens of the prompt.
   bool pads = false;
-  // Of a prompt with its template, where the denoiser has positions for so many only.
+  // Of a prompt with its template, if the denoiser has only this many positions.
   std::optional<int64_t> most_tokens = {};
 };
 
 // Gives kTokens, the states side by side.
 class Qwen3TextEncoder final : public TextEncoder {
  public:
-  // Reads two folders. Weights are read at each use unless options.stays. Throws Error(kInput) for a chat
-  // template that is not known.
+  // Reads two folders. Weights are read at each use unless options.stays. Throws Error(kInput) for an unknown
+  // chat template.
   Qwen3TextEncoder(const std::filesystem::path& tokenizer, const std::filesystem::path& encoder,
                    const Qwen3PromptOptions& own, const LoadOptions& options, LoadStatistics& statistics);
 
-  // A prompt that is too long loses its end, and with it the end of the template. Throws Error(kUsage) for
-  // one that still has more tokens than the denoiser has positions for.
+  // A prompt that is too long loses its end, and with it the end of the template. Throws Error(kUsage) if it
+  // still has more tokens than the denoiser has positions.
   std::vector<Conditioning> encode(const std::vector<Prompt>& prompts, int64_t max_length) override;
 
  private:

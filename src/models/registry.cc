@@ -56,7 +56,7 @@ bool is_of_stable_diffusion(const Json& config) {
   return !is_of_xl(config) && !takes_guidance_scale(config);
 }
 
-// Serves a family whose denoiser has a class of its own.
+// For a family whose denoiser has a class of its own.
 bool is_any(const Json& /*config*/) {
   return true;
 }
@@ -74,7 +74,7 @@ Family pixart(std::string class_name, std::string title, int64_t max_sequence_le
           .title = std::move(title),
           .default_steps = 20,
           .default_guidance = 4.5,
-          // The first releases name the class from which diffusers has made this one.
+          // The first releases name the class from which diffusers derived this one.
           .parts = {tokenizer("tokenizer", "T5Tokenizer"),
                     {"text_encoder", "transformers", {"T5EncoderModel"}},
                     {"transformer", "diffusers", {"PixArtTransformer2DModel", "Transformer2DModel"}},
@@ -158,7 +158,7 @@ DenoiserShape read_latent_consistency_shape(const std::filesystem::path& model) 
   return shape;
 }
 
-// This is Stable Diffusion with a U-Net that takes the guidance scale as an input (arXiv:2310.04378).
+// Stable Diffusion with a U-Net that takes the guidance scale as an input (arXiv:2310.04378).
 Family latent_consistency() {
   Family family =
       stable_diffusion("LatentConsistencyModelPipeline", "Latent consistency model", 8.5, /*is_xl=*/false);
@@ -206,7 +206,7 @@ Family z_image() {
           .load_decoder = load_shifted_decoder};
 }
 
-// The families of FLUX.2 differ in this.
+// The families of FLUX.2 differ in this field.
 bool takes_flux2_guidance(const Json& config) {
   return config.value("guidance_embeds", Json(true)) == Json(true);
 }
@@ -260,13 +260,13 @@ Family flux2_klein() {
           .output_latents = unpacked_flux2_latents};
 }
 
-// Tokens, as the transformer takes them.
+// Returns them as tokens, in the form that the transformer takes.
 at::Tensor packed_flux2_latents(const std::filesystem::path& /*model*/, const LoadOptions& /*options*/,
                                 const at::Tensor& z) {
   return z.flatten(2).transpose(1, 2).contiguous();
 }
 
-// This is the same with another language model, and a transformer that takes the guidance scale as an input.
+// The same with another language model, and with a transformer that takes the guidance scale as an input.
 Family flux2_dev() {
   Family family = flux2_klein();
   family.class_name = "Flux2Pipeline";

@@ -16,7 +16,7 @@ ResnetBlock2D::ResnetBlock2D(const weights::Scope& scope, int64_t in, int64_t ou
 
 at::Tensor ResnetBlock2D::operator()(at::Tensor x, const nn::Rows& rows, const at::Tensor& embedding) const {
   at::Tensor sum, h;
-  if (conv_shortcut && !rows.blocks().have_room_for(x)) {  // memory is short: the result takes the place of x
+  if (conv_shortcut && !rows.blocks().have_room_for(x)) {  // memory is short: the result overwrites x
     h = conv1(norm1, x, rows);
     sum = conv_shortcut->consume(std::move(x));
   } else {

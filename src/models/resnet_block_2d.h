@@ -11,8 +11,8 @@
 
 namespace tessera::models {
 
-// Adds two convolutions, each after GroupNorm and SiLU, to the input (through a 1x1 convolution where the
-// number of channels changes). In a U-Net the step's embedding is added between the two.
+// Adds two convolutions, each after GroupNorm and SiLU, to the input (which passes through a 1x1 convolution
+// if the number of channels changes). In a U-Net the step's embedding is added between the two.
 struct ResnetBlock2D {
   struct Options {
     int64_t norm_groups = 32;
@@ -21,7 +21,7 @@ struct ResnetBlock2D {
   };
   ResnetBlock2D(const weights::Scope& scope, int64_t in, int64_t out, const Options& options);
 
-  // x [B, in, h, W] -> [B, out, h, W], channels-last. Takes x over and writes to its memory if nobody else
+  // x [B, in, h, W] -> [B, out, h, W], channels-last. Takes over x, and writes to its memory if nothing else
   // refers to it. `embedding` is [B, embedding_channels], after its SiLU.
   at::Tensor operator()(at::Tensor x, const nn::Rows& rows, const at::Tensor& embedding = {}) const;
 

@@ -11,18 +11,17 @@
 
 namespace tessera::models {
 
-// Loads the one CLIP encoder from `model`/tokenizer and `model`/text_encoder. It returns the states before
-// the last clip_skip layers, through the final norm.
+// Loads the only CLIP encoder from `model`/tokenizer and `model`/text_encoder. It returns the states before
+// the last clip_skip layers, after the final norm.
 std::unique_ptr<TextEncoder> load_stable_diffusion_text_encoder(const std::filesystem::path& model,
                                                                 const LoadOptions& options,
                                                                 LoadStatistics& statistics);
 
 // Load the two CLIP encoders from tokenizer and text_encoder, and from tokenizer_2 and text_encoder_2. They
 // return the states before the last layer (and before the clip_skip layers ahead of it). Those whose class in
-// model_index.json has a projection, one or both, return the pooled vector as well. If model_index.json names
-// no first tokenizer and encoder, as that of the refiner does not, only the second encoder exists, and it
-// takes the first prompt, as in diffusers. An absent negative prompt becomes zeros where model_index.json
-// says so.
+// model_index.json has a projection, one or both, return the pooled vector as well. If model_index.json does
+// not name a first tokenizer and encoder, as in the refiner, only the second encoder exists, and it takes the
+// first prompt, as in diffusers. An absent negative prompt becomes zeros if model_index.json requests it.
 std::unique_ptr<TextEncoder> load_stable_diffusion_xl_text_encoder(const std::filesystem::path& model,
                                                                    const LoadOptions& options,
                                                                    LoadStatistics& statistics);

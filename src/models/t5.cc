@@ -14,8 +14,8 @@ namespace {
 
 constexpr ops::LinearOptions kLinear{.bias = false, .packing = ops::Packing::kAsStored};
 
-// Published checkpoints store the embedding table under one name, under the other, or under both. If the two
-// differ, the encoder's counts, as in transformers.
+// Published checkpoints store the embedding table under one name, the other, or both. If the two differ, the
+// encoder's counts, as in transformers.
 at::Tensor read_embedding(const weights::Scope& scope, const T5Config& config) {
   at::Tensor table;
   for (const weights::Scope& place : {scope / "shared", scope / "encoder" / "embed_tokens"}) {

@@ -1,8 +1,8 @@
-// The encoder of T5 (arXiv:1910.10683) and T5 v1.1 (gated feed-forward) serves diffusion models as a text
+// The encoder of T5 (arXiv:1910.10683) and T5 v1.1 (gated feed-forward), used by diffusion models as a text
 // encoder.
 //
 // Shapes: L tokens of a prompt, D model width, H local heads, d width of a head, F local feed-forward width.
-// Prompts are encoded one at a time, at their true length, which equals a batch with masked padding.
+// Prompts are encoded one at a time, at their true length, which is equal to a batch with masked padding.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +23,7 @@ struct T5Config {
   int64_t vocab_size, d_model, d_kv, d_ff, num_heads, num_layers;
   int64_t relative_attention_num_buckets, relative_attention_max_distance;
   double layer_norm_epsilon;
-  bool gated;  // the feed-forward has two input projections, one through the activation
+  bool gated;  // the feed-forward has two input projections, one of which goes through the activation
   ops::Activation activation;
 };
 
@@ -33,7 +33,7 @@ struct T5Config {
 at::Tensor t5_relative_position_buckets(int64_t length, int64_t num_buckets, int64_t max_distance);
 
 // Weights are used as stored in the file: an encoder runs once or twice while it is loaded, so converting
-// them to a faster layout would cost more time than it saves, and twice the memory.
+// them to a faster layout would take more time than it saves, and twice the memory.
 struct T5Attention {
   T5Attention(const weights::Scope& scope, const T5Config& config);
 
@@ -52,7 +52,7 @@ struct T5FeedForward {
   ops::Activation activation;
   nn::ColumnParallel wi;
   std::optional<nn::ColumnParallel> wi_gate;
-  nn::RowParallel wo;  // fp32 when the others are fp16
+  nn::RowParallel wo;  // fp32 if the others are fp16
   at::ScalarType wo_dtype;
 };
 
@@ -86,7 +86,7 @@ class T5Encoder {
   weights::Scope block_scope_;
   at::Tensor embedding_;         // [vocabulary, D] as stored in the file; only rows are ever read
   at::Tensor relative_bias_;     // [buckets, H]
-  std::vector<T5Block> blocks_;  // empty where blocks are read at use
+  std::vector<T5Block> blocks_;  // empty if blocks are read at use
   nn::RmsNorm final_norm_;
 };
 

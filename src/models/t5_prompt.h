@@ -13,10 +13,10 @@
 
 namespace tessera::models {
 
-// Gives kTokens, of each prompt at its true length.
+// Gives kTokens, for each prompt at its true length.
 class T5TextEncoder final : public TextEncoder {
  public:
-  // Returns the part of a prompt that becomes tokens.
+  // Returns the part of a prompt that is tokenized.
   using Caption = std::string (*)(const Prompt&);
 
   // Reads two folders. Weights are read at each use unless options.stays.
@@ -34,7 +34,7 @@ class T5TextEncoder final : public TextEncoder {
 };
 
 // Loads `model`/tokenizer and `model`/text_encoder for families whose pipelines in diffusers clean captions,
-// or put them into lower case and strip them.
+// or lowercase and strip them.
 std::unique_ptr<TextEncoder> load_t5_of_captions(const std::filesystem::path& model,
                                                  const LoadOptions& options, LoadStatistics& statistics);
 

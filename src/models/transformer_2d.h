@@ -1,4 +1,4 @@
-// U-Nets have this transformer over the positions of a picture beside their convolutions (Rombach et al.,
+// The transformer over the positions of a picture that U-Nets have beside their convolutions (Rombach et al.,
 // arXiv:2112.10752). Weights and names: diffusers' Transformer2DModel.
 //
 // Shapes: B samples, C channels, h x W local rows and columns, n = h * W.
@@ -38,7 +38,7 @@ struct Transformer2DModel {
   };
   Transformer2DModel(const weights::Scope& scope, int64_t channels, const Options& options);
 
-  // Adds its output to x [B, C, h, W], channels-last. Takes x over and writes to its memory if nobody else
+  // Adds its output to x [B, C, h, W], channels-last. Takes over x, and writes to its memory if nothing else
   // refers to it.
   at::Tensor operator()(at::Tensor x, const nn::Rows& rows, nn::Context& context) const;
 

@@ -22,7 +22,7 @@ class LayerReader {
                           {config_.norm_groups, config_.norm_eps, config_.embedding_channels()}),
             std::nullopt};
   }
-  // Also builds a transformer of that many layers, if there are any.
+  // Also builds a transformer with this many layers, if there are any.
   UNetLayer read(const weights::Scope& block, int64_t i, int64_t in, const UNet2DConfig::Level& level,
                  int64_t transformers) const {
     UNetLayer layer = read(block, i, in, level.channels);
@@ -116,7 +116,7 @@ class UNetForward final : public Forward {
     embedding_ = at::silu(time).expand({samples_, -1}).to(model_.dtype_);
   }
 
-  // hidden[0] is the current state; the tensors behind it are skip connections, which up blocks take from the
+  // hidden[0] is the current state; the tensors after it are skip connections, which up blocks take from the
   // end.
   Hidden embed(const at::Tensor& latents) override {
     const at::Tensor x = latents.to(model_.dtype_).contiguous(kChannelsLast);
@@ -202,7 +202,7 @@ class UNetForward final : public Forward {
   const UNet2DConditionModel& model_;
   nn::Context context_;
   int64_t samples_;
-  std::vector<nn::Rows> levels_;  // the finest first
+  std::vector<nn::Rows> levels_;  // from the finest to the coarsest
   at::Tensor added_;              // [B, embedding channels] fp32, or undefined
   at::Tensor guidance_;           // added to the embedded timestep: [B or 1, channels] fp32, or undefined
   at::Tensor embedding_;          // the step's, after SiLU: [B, embedding channels]

@@ -1,5 +1,5 @@
-// This is the U-Net of Stable Diffusion 1.x, 2.x (arXiv:2112.10752) and XL (arXiv:2307.01952). Weights and
-// names: diffusers' UNet2DConditionModel.
+// The U-Net of Stable Diffusion 1.x, 2.x (arXiv:2112.10752) and XL (arXiv:2307.01952). Weights and names:
+// diffusers' UNet2DConditionModel.
 //
 // Shapes: B samples, C channels, h x W local rows and columns at a level, L tokens of a prompt, D its width.
 #pragma once
@@ -32,10 +32,10 @@ struct UNet2DConfig {
   double norm_eps;
   bool use_linear_projection;
   // SDXL is conditioned on sizes and pooled text. This is the width of the embedding of each of its six
-  // numbers; 0 for models without.
+  // numbers; 0 if the model has no such input.
   int64_t addition_time_embed_dim, addition_inputs;
   // Latent consistency models (arXiv:2310.04378) take the guidance scale as an input. This is the width of
-  // its embedding; 0 for models without.
+  // its embedding; 0 if the model has no such input.
   int64_t time_cond_proj_dim;
 
   int64_t embedding_channels() const { return 4 * levels.front().channels; }
@@ -43,7 +43,7 @@ struct UNet2DConfig {
   int64_t pooled_width() const { return addition_inputs - 6 * addition_time_embed_dim; }
 };
 
-// A resnet, followed by a transformer where the level has attention.
+// A resnet, followed by a transformer if the level has attention.
 struct UNetLayer {
   ResnetBlock2D resnet;
   std::optional<Transformer2DModel> attention;
@@ -75,7 +75,7 @@ class UNet2DConditionModel final : public Denoiser {
   nn::TimestepEmbedding time_embedding_;                // fp32
   std::optional<nn::TimestepEmbedding> add_embedding_;  // fp32
   std::vector<Down> down_blocks_;                       // by level
-  std::vector<UNetLayer> mid_block_;                    // may be none
+  std::vector<UNetLayer> mid_block_;                    // may be empty
   std::vector<Up> up_blocks_;                           // the coarsest level first
   ops::GroupNorm conv_norm_out_;
   nn::Conv2d conv_out_;
@@ -85,8 +85,8 @@ class UNet2DConditionModel final : public Denoiser {
 DenoiserShape unet_shape(const UNet2DConfig& config);
 // Loads unet/ of a diffusers folder.
 DenoiserShape read_unet_shape(const std::filesystem::path& model);
-// The same as StableDiffusionPipeline reads it: the first files of Stable Diffusion had no size of their own,
-// so a size below 64 in a file from before diffusers 0.9 counts as 64.
+// The same as StableDiffusionPipeline reads it: the first files of Stable Diffusion did not store a size, so
+// a size below 64 in a file from before diffusers 0.9 counts as 64.
 DenoiserShape read_stable_diffusion_shape(const std::filesystem::path& model);
 std::unique_ptr<Denoiser> load_unet(const std::filesystem::path& model, const LoadOptions& options,
                                     LoadStatistics& statistics);

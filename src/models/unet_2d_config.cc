@@ -69,7 +69,7 @@ void require_usual(const JsonConfig& json) {
         "timestep_post_act", "time_embedding_act_fn", "time_embedding_dim", "cross_attention_norm"}) {
     if (json.has(key)) json.refuse(key, "U-Nets with this layer cannot run yet");
   }
-  // diffusers refuses it as well: its U-Nets have the number of heads under attention_head_dim.
+  // diffusers refuses it too: its U-Nets have the number of heads under attention_head_dim.
   if (json.has("num_attention_heads"))
     json.fail("num_attention_heads", "null, with the heads in attention_head_dim");
   if (!json.boolean("flip_sin_to_cos", true)) json.fail("flip_sin_to_cos", "true");
@@ -85,7 +85,7 @@ void require_usual(const JsonConfig& json) {
   }
 }
 
-// Reads the numbers of channels, the finest level's first.
+// Reads the numbers of channels, starting with the finest level.
 std::vector<int64_t> read_channels(const JsonConfig& json, int64_t norm_groups) {
   std::vector<int64_t> channels =
       json.integers("block_out_channels", std::vector<int64_t>{320, 640, 1280, 1280});

@@ -1,4 +1,4 @@
-// This file holds the table of the fields of a request that are of videos.
+// The table of a request's fields for videos.
 #include "models/stdit/sizes.h"
 #include "models/video_request.h"
 
@@ -6,7 +6,7 @@ namespace tessera::models {
 namespace {
 
 constexpr double kMaxFrames = 16384, kMaxFps = 1000, kMaxScore = 1000, kMaxLoops = 1024;
-constexpr double kMaxFrameInterval = 100;  // a file at the least rate can still say how slow it is
+constexpr double kMaxFrameInterval = 100;  // a file with the lowest rate can still express how slow it is
 
 Fields<VideoRequest> make_fields() {
   using R = VideoRequest;

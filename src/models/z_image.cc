@@ -27,7 +27,7 @@ int64_t feed_forward_width(const ZImageConfig& config) {
   return static_cast<int64_t>(static_cast<double>(config.dim) / 3 * 8);
 }
 
-// The channels of a token come last in the file, and first in nn::patchify().
+// The channels of a token come last in the file, but first in nn::patchify().
 ops::Linear read_x_embedder(const weights::Scope& scope, const ZImageConfig& config) {
   const int64_t size = kZImagePatch.size();
   const at::Tensor weight = scope.tensor("weight", {config.dim, size * config.in_channels});
@@ -42,12 +42,12 @@ at::Tensor angles_of(const at::Tensor& positions, const ZImageConfig& config, at
   return nn::rotary_table(positions, axes, device, {.angles = at::kFloat});
 }
 
-// Text token i stands at (1 + i, 0, 0).
+// Text token i is at position (1 + i, 0, 0).
 at::Tensor text_positions(int64_t length) {
   return nn::grid_positions({.frames = length, .rows = 1, .columns = 1}, {1, 0, 0});
 }
 
-// Returns a vector of all samples, or one of each, as a factor of [B, s, C].
+// Returns a vector for all samples, or one for each, as a factor of [B, s, C].
 at::Tensor factor(const at::Tensor& x) {
   return x.size(0) == 1 ? x[0] : x.unsqueeze(1);
 }
@@ -186,7 +186,7 @@ class ZImageForward final : public Forward {
     }
     for (size_t b = 0; b < lengths_.size(); ++b) {
       const int64_t length = lengths_[b];
-      // The picture is one frame behind the text.
+      // The picture is one frame after the text.
       of_image.push_back(angles_of(
           nn::grid_positions(tokens_.grid(), {static_cast<double>(1 + length), 0, 0}), config, device));
       of_texts.push_back(filled_up(angles_of(text_positions(length), config, device)));
@@ -218,7 +218,8 @@ class ZImageForward final : public Forward {
 
   void block(int64_t i, Hidden& hidden) override {
     const int64_t refiners = model_.config_.n_refiner_layers;
-    // Without the embedder of texts, what the block before gave has the text, be it none of its tokens.
+    // If the embedder of texts is elsewhere, the output of the previous block includes the text, even if none
+    // of its tokens are here.
     if (i >= refiners && texts_.defined() && !has_text(hidden)) {
       const at::Tensor text = tokens_.local_other(texts_, lengths_);
       if (hidden.size() > 1)
@@ -249,7 +250,7 @@ class ZImageForward final : public Forward {
     const at::Tensor scale = as_vectors(layer.adaLN_modulation(at::silu(time_)).to(at::kFloat));
     const at::Tensor normed =
         ops::modulated_layer_norm(hidden[0].contiguous(), scale, at::zeros_like(scale), kFinalNormEps);
-    // The model predicts the data less the noise; samplers take the noise less the data.
+    // The model predicts the data minus the noise; samplers take the noise minus the data.
     return -nn::unpatchify(layer.linear(normed).to(at::kFloat), tokens_.held(), kZImagePatch).squeeze(2);
   }
 
@@ -264,8 +265,8 @@ class ZImageForward final : public Forward {
   }
 
  private:
-  // Returns the angles of all local tokens of the current patches, [B, n, D / 2, 2]: of the picture, of what
-  // fills it up, and behind the refiners of the text.
+  // Returns the angles of all local tokens of the current patches, [B, n, D / 2, 2]: those of the picture, of
+  // its filling, and, after the refiners, of the text.
   const at::Tensor& angles(bool is_refiner) {
     if (run_of_angles_ != tokens_.run()) {
       const at::Tensor of_image = tokens_.local(angles_, 1);
@@ -282,7 +283,7 @@ class ZImageForward final : public Forward {
   bool has_text(const Hidden& hidden) const {
     return hidden.size() > 1 && hidden[1].size(1) > tokens_.local_other_length(filling_);
   }
-  // Sets the length of each sample's text with its padding; returns the longest.
+  // Sets the length of each sample's text including its padding; returns the longest.
   int64_t read_lengths(const ForwardInputs& inputs) {
     for (const int64_t prompt : inputs.prompt_of) {
       const int64_t length = inputs.prompts[static_cast<size_t>(prompt)].at(kTokens).size(0);
@@ -298,7 +299,7 @@ class ZImageForward final : public Forward {
   at::Tensor texts_;              // [B, L, C]
   // [B, N, D / 2, 2], [B, L, D], and [1, D / 2, 2]
   at::Tensor angles_, angles_of_texts_, angles_at_origin_;
-  // Those of the current patches.
+  // The angles of the current patches.
   std::optional<Range> run_of_angles_;
   at::Tensor angles_of_refiners_, angles_of_all_;
   at::Tensor time_;  // the step's, [1 or B, T]

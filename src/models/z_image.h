@@ -1,10 +1,10 @@
 // Z-Image (arXiv:2511.22699) is a diffusion transformer whose blocks attend over picture and text as one
-// sequence. Blocks of their own refine each of the two before. Weights and names: diffusers'
+// sequence. Before, separate blocks refine each of the two. Weights and names: diffusers'
 // ZImageTransformer2DModel.
 //
 // Both sequences are filled up to a multiple of 32 with learned tokens, to which all others attend. Those of
-// the picture are no part of its grid; they come with the text: the other sequence of a sample is first the
-// filling of the picture, then its text.
+// the picture do not belong to its grid but go with the text: the other sequence of a sample consists of the
+// filling of the picture, followed by the text.
 //
 // Shapes: B samples, h x w latent size, n local tokens of N = (h / 2) * (w / 2), P tokens that fill them up,
 // L tokens of a text with its filling, l local tokens of such a sequence, C width, D size of a head, T width
@@ -29,7 +29,7 @@
 namespace tessera::models {
 
 struct ZImageConfig {
-  static constexpr int64_t kFilledTo = 32;  // sequences have a multiple of so many tokens
+  static constexpr int64_t kFilledTo = 32;  // sequences are filled up to a multiple of this
 
   // Reads transformer/config.json; Error(kInput) names an unsupported option.
   explicit ZImageConfig(const JsonConfig& json);
@@ -38,18 +38,19 @@ struct ZImageConfig {
   double norm_eps, rope_theta, t_scale;
   bool qk_norm;
   std::vector<int64_t> axes_dims;  // features of a head for text and frames, rows, columns
-  std::vector<int64_t> axes_lens;  // and how many positions each axis has
+  std::vector<int64_t> axes_lens;  // Returns the maximum number of tokens of a text: positions must suffice
+                                   // for the text with its filling, and for the picture one after it.
 
   int64_t depth() const { return dim / n_heads; }
   int64_t time_width() const;  // T
-  // Most tokens of a text, which has positions of its own with its filling, and the picture one behind it.
+  // The blocks that are divided: those that refine the picture, followed by those over both sequences.
   int64_t most_text() const;
-  // The blocks that are divided: those that refine the picture, then those over both sequences.
+  // the number of positions on each axis
   int64_t blocks() const { return n_refiner_layers + n_layers; }
 };
 
 struct ZImageAttention {
-  // [B, s, H * D] of the tokens of one sequence, or of several, one after the other.
+  // Computes attention: [B, s, H * D] for the tokens of one sequence, or of several, one after the other.
   using Attend = std::function<at::Tensor(const nn::QueriesKeysValues&)>;
 
   ZImageAttention(const weights::Scope& scope, const ZImageConfig& config);
@@ -63,7 +64,7 @@ struct ZImageAttention {
 
 struct ZImageBlock {
   ZImageBlock(const weights::Scope& scope, const ZImageConfig& config, bool is_modulated);
-  // Updates x [B, s, C]; `time` [1 or B, T] is read by blocks that are modulated.
+  // Updates x [B, s, C]; modulated blocks read `time` [1 or B, T].
   void operator()(at::Tensor& x, const at::Tensor& angles, const at::Tensor& time,
                   const ZImageAttention::Attend& attend) const;
 
@@ -82,13 +83,13 @@ class ZImageTransformer final : public Denoiser {
   at::ScalarType dtype() const override { return dtype_; }
   int64_t conditioning_width() const override { return config_.cap_feat_dim; }
   // diffusers' pipeline adds what it calls the guidance scale to the positive branch, positive + g (positive
-  // - negative), and has guidance above 0. So `scale` is g + 1, and rounding is that of diffusers.
+  // - negative), and guides if g is above 0. So `scale` is g + 1, and rounding is that of diffusers.
   at::Tensor guide(const at::Tensor& negative, const at::Tensor& positive, double scale) const override;
 
  private:
   friend class ZImageForward;
 
-  // Where the first block over both sequences is: what makes texts of the states of prompts.
+  // Held with the first block over both sequences: turns states of prompts into texts.
   struct Texts {
     Texts(const weights::Scope& scope, const ZImageConfig& config);
     at::Tensor operator()(const at::Tensor& states, const ZImageConfig& config) const;  // -> [L, C]
@@ -98,7 +99,7 @@ class ZImageTransformer final : public Denoiser {
     at::Tensor pad_token;  // [1, C]
     std::vector<ZImageBlock> context_refiner;
   };
-  // With the last block.
+  // Only with the last block.
   struct FinalLayer {
     FinalLayer(const weights::Scope& scope, const ZImageConfig& config);
     ops::Linear linear, adaLN_modulation;
@@ -119,8 +120,7 @@ DenoiserShape read_z_image_shape(const std::filesystem::path& model);
 std::unique_ptr<Denoiser> load_z_image(const std::filesystem::path& model, const LoadOptions& options,
                                        LoadStatistics& statistics);
 
-// Loads the text encoder of a diffusers folder: Qwen3, of which the denoiser takes the last hidden state but
-// one.
+// Loads the text encoder of a diffusers folder: Qwen3, whose second-to-last hidden state the denoiser takes.
 std::unique_ptr<TextEncoder> load_z_image_text_encoder(const std::filesystem::path& model,
                                                        const LoadOptions& options,
                                                        LoadStatistics& statistics);

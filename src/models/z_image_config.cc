@@ -26,7 +26,7 @@ ZImageConfig::ZImageConfig(const JsonConfig& json)
       axes_lens(json.integers("axes_lens", std::vector<int64_t>{1024, 512, 512})) {
   if (json.string("_class_name", "ZImageTransformer2DModel") != "ZImageTransformer2DModel")
     json.fail("_class_name", "\"ZImageTransformer2DModel\"");
-  // diffusers has as many heads of keys as of queries, whatever this says.
+  // diffusers uses as many key heads as query heads, whatever this is.
   json.integer("n_kv_heads", 30, Null::kDefault);
   if (json.has("siglip_feat_dim"))
     json.refuse("siglip_feat_dim", "pictures as a part of the prompt (Omni) are not supported");
@@ -55,7 +55,7 @@ int64_t ZImageConfig::time_width() const {
 }
 
 int64_t ZImageConfig::most_text() const {
-  // Positions of the text begin with 1.
+  // Positions of the text begin at 1.
   return (axes_lens[0] - 2) / kFilledTo * kFilledTo;
 }
 

@@ -20,7 +20,8 @@ CausalConv3d::CausalConv3d(const weights::Scope& scope, int64_t in, int64_t out,
   }
 }
 
-// Output t reads the frames t * stride - before + i, one for each tap i; those before the first are left out.
+// Output t reads the frames t * stride - before + i, one for each tap i; frames before the first are left
+// out.
 at::Tensor CausalConv3d::operator()(const at::Tensor& x, const Rows& rows) const {
   const auto taps = static_cast<int64_t>(taps_.size());
   const int64_t before = taps == 1 ? 0 : taps - time_stride_;
@@ -29,7 +30,7 @@ at::Tensor CausalConv3d::operator()(const at::Tensor& x, const Rows& rows) const
   const auto part = [&](const Range& range) { return x.narrow(2, range.begin, range.length); };
   const std::optional<ops::Halo> halo =
       rows.halo(x, {.kernel = taps_[0].kernel[0], .stride = 1, .padding = taps_[0].padding[0]}, part);
-  // Returns the input of the outputs from `first` on, for a tap.
+  // Returns a tap's input for the outputs from `first` on.
   const auto input = [&](int64_t tap, int64_t first) {
     const auto of_frames = [&](const at::Tensor& all) {
       const int64_t begin = first * time_stride_ - before + tap;

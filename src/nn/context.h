@@ -1,4 +1,4 @@
-// The prompts that cross-attention attends to, for the length of a run.
+// The prompts that cross-attention attends to during a run.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +10,7 @@
 
 namespace tessera::nn {
 
-// Holds the prompts of a run, and each layer's keys and values of them.
+// Holds the prompts of a run, and each layer's keys and values for them.
 class Context {
  public:
   // `prompts` are the distinct ones, [1, L, D] each; sample b of a batch attends to prompts[prompt_of[b]].

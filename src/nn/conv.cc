@@ -29,7 +29,7 @@ struct Normed {
   std::optional<ops::Halo> halo;
 };
 
-// On other devices one kernel normalises the whole image if memory suffices.
+// On other devices, a single kernel normalises the whole image if memory suffices.
 bool is_one_kernel(const at::Tensor& x, const Rows& rows) {
   return rows.is_whole() && !is_for_cpu(x.device()) && rows.blocks().have_room_for(x);
 }
@@ -79,7 +79,8 @@ at::Tensor PaddedDownsample2d::operator()(const at::Tensor& x, const Rows& rows)
 Upsample2d::Upsample2d(const weights::Scope& scope, int64_t channels) : upsample(scope, channels) {}
 
 at::Tensor Upsample2d::operator()(const at::Tensor& x, const Rows& rows) const {
-  // The neighbour row that a part of the large image needs comes from the neighbour row of the small one.
+  // The neighbouring row that a part of the large image needs comes from the neighbouring row of the small
+  // one.
   const auto part = [&](const Range& range) { return x.narrow(2, range.begin, range.length); };
   return upsample(x, rows.halo(x, {.kernel = 3, .stride = 1, .padding = 1}, part), rows.blocks());
 }

@@ -30,7 +30,7 @@ struct Conv2d {
   // `always_fresh` exchanges the current neighbour rows even in steps that otherwise use those of the
   // previous step.
   at::Tensor operator()(const at::Tensor& x, const Rows& rows, bool always_fresh = false) const;
-  // Convolves norm(x + offset). Takes x over: overwrites it if nothing else refers to it.
+  // Convolves norm(x + offset). Takes over x: overwrites it if nothing else refers to it.
   at::Tensor operator()(const ops::GroupNorm& norm, at::Tensor x, const Rows& rows,
                         const at::Tensor& offset = {}) const;
   // See ops::Conv2d::consume().
@@ -60,14 +60,14 @@ struct Upsample2d {
   ops::Upsample2d upsample;
 };
 
-// The same to the scale `to`, whose next coarser scale is that of x. Where a U-Net's size is odd, the last
-// row or column is dropped before the convolution.
+// The same for the scale `to`, whose next coarser scale is that of x. If a U-Net's size is odd, the last row
+// or column is dropped before the convolution.
 struct UpsampleToScale2d {
   UpsampleToScale2d(const weights::Scope& scope, int64_t channels);
   at::Tensor operator()(const at::Tensor& x, const Rows& rows, const Rows& to) const;
 
-  // The convolution for odd sizes. It is built at its first use; ranks that are threads may share a model,
-  // hence the flag.
+  // The convolution for odd sizes, built at its first use. Ranks that are threads may share a model, hence
+  // the flag.
   struct Plain {
     std::once_flag is_laid_out;
     at::Tensor weight, bias;  // as read; released once `conv` holds them

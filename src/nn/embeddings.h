@@ -14,13 +14,13 @@ namespace tessera::nn {
 // / (dim / 2)), then a zero if dim is odd. values [n] fp32 -> [n, dim] fp32, on the same device.
 at::Tensor sinusoidal_embedding(const at::Tensor& values, int64_t dim);
 
-// Embedding of guidance weights w, which are the guidance scales less 1 (arXiv:2210.03142): the sines, then
+// Embedding of guidance weights w, which are the guidance scales minus 1 (arXiv:2210.03142): the sines, then
 // the cosines, of 1000 w * 10000^(-i / (dim / 2 - 1)), then a zero if dim is odd. weights [n] fp32 -> [n,
-// dim] fp32, on the same device. The frequencies are not finite where dim is 2 or 3.
+// dim] fp32, on the same device. The frequencies are not finite if dim is 2 or 3.
 at::Tensor guidance_embedding(const at::Tensor& weights, int64_t dim);
 
-// diffusers' TimestepEmbedding: linear_1, SiLU, linear_2 applied to a sinusoidal embedding. Where a condition
-// has `condition` numbers, cond_proj turns it into what the caller adds to that embedding.
+// diffusers' TimestepEmbedding: linear_1, SiLU, linear_2 applied to a sinusoidal embedding. If `condition` is
+// positive, cond_proj turns a condition of that many numbers into what the caller adds to that embedding.
 struct TimestepEmbedding {
   TimestepEmbedding(const weights::Scope& scope, int64_t in, int64_t out, int64_t condition = 0,
                     ops::LinearOptions options = {});

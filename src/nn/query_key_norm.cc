@@ -30,7 +30,7 @@ at::Tensor AcrossHeadsNorm::operator()(const at::Tensor& x) const {
   squares = comm::all_reduce(comm::all_reduce(squares, groups_->inner), groups_->outer);
   const at::Tensor scale = at::rsqrt(squares / heads_.features() + epsilon_);
   at::Tensor out = (wide * scale).mul_(weight_).to(dtype_);
-  if (groups_->size() == 1) {  // otherwise programs do not have a form for it yet
+  if (groups_->size() == 1) {  // otherwise programs have no form for it yet
     ops::record_dataflow(
         [&] { return ops::Dataflow{"rms_norm", "", {x, weight_}, {out}, {{"epsilon", epsilon_}}}; });
   }

@@ -23,7 +23,7 @@ at::Tensor rotary_table(const at::Tensor& positions, const std::vector<RotaryAxi
     const at::Tensor exponent =
         at::arange(0, features, 2, rounding.frequencies) / static_cast<double>(features);
     const at::Tensor frequency = at::pow(theta, exponent).reciprocal();
-    // The product of two numbers in fp32 is exact in fp64, so that it is rounded once in any case.
+    // In fp64, the product of two fp32 numbers is exact, so it is rounded only once.
     angles.push_back(
         at::outer(positions.select(1, static_cast<int64_t>(i)).to(at::kDouble), frequency.to(at::kDouble)));
   }

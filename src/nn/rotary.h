@@ -23,8 +23,8 @@ struct RotaryAxis {
   double theta = 10000;
 };
 
-// To what frequencies, and then angles, are rounded before cosines and sines are taken. fp64 for both is the
-// default of diffusers; some models take fp32 for the angles, or for both.
+// The dtypes to which frequencies, and then angles, are rounded before cosines and sines are computed.
+// diffusers uses fp64 for both by default; some models use fp32 for the angles, or for both.
 struct RotaryRounding {
   at::ScalarType frequencies = at::kDouble, angles = at::kDouble;
 };
@@ -34,8 +34,8 @@ struct RotaryRounding {
 at::Tensor grid_positions(const parallel::Grid& grid, const std::array<double, 3>& first = {});
 
 // The cosine and sine of each token's angles, fp32 [n, D / 2, 2]: the pairs of the first axis, then those of
-// the next. positions [n, A] are any numbers, on the host. A row depends on its token alone, so that
-// Tokens::local() and local_other() select the rows of local tokens.
+// the next. positions [n, A] are any numbers, on the host. A row depends only on its token, so
+// Tokens::local() and local_other() can select the rows of local tokens.
 at::Tensor rotary_table(const at::Tensor& positions, const std::vector<RotaryAxis>& axes,
                         at::Device device = at::kCPU, const RotaryRounding& rounding = {});
 

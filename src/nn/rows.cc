@@ -15,12 +15,12 @@ using parallel::DisplacedExchange;
 using parallel::DisplacedMode;
 using parallel::HaloPlan;
 
-// Messages of rows are [rows, B, W, C], so that those of several ranks concatenate without a copy.
+// Messages of rows are [rows, B, W, C], so that those of several ranks can be concatenated without a copy.
 at::Tensor to_rows(const at::Tensor& message) {
   return message.permute({1, 3, 0, 2});  // [B, C, rows, W]
 }
 
-// Allocates the messages to and from each rank, with x's dtype. Zeros stand for rows that have not arrived,
+// Allocates the messages to and from each rank, with x's dtype. Zeros represent rows that have not arrived,
 // such as those beyond the image.
 DisplacedExchange::Transfers halo_parts(const HaloPlan& plan, const at::Tensor& x, const comm::Group& group) {
   DisplacedExchange::Transfers parts;
@@ -35,7 +35,7 @@ DisplacedExchange::Transfers halo_parts(const HaloPlan& plan, const at::Tensor& 
 }
 
 // Returns `length` rows: the messages, one after another, at the end if `before` and otherwise at the start,
-// and zeros elsewhere. Undefined if all rows would be zeros and the convolution pads with as many.
+// and zeros elsewhere. Undefined if all rows would be zeros and the convolution adds that many itself.
 at::Tensor joined(std::span<const at::Tensor> messages, int64_t length, int64_t padding, bool before) {
   if (length == 0) return to_rows(messages.front().narrow(0, 0, 0));
   std::vector<at::Tensor> parts;

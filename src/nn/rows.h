@@ -1,6 +1,6 @@
-// The local rows of an image, for convolutional networks (U-Nets, decoders), and what their layers need of
-// the rows of other ranks: current values, or those of the previous step. A model passes in its local rows
-// and does not know which of the two it gets.
+// The local rows of an image, for convolutional networks (U-Nets, decoders), and what their layers need from
+// other ranks' rows: current values, or those of the previous step. A model passes in its local rows and does
+// not know which of the two it gets.
 //
 // Shapes: B samples, C channels, H x W the image at this scale, h of its rows local.
 #pragma once
@@ -31,9 +31,9 @@ class Rows {
 
   const ops::ConvBlocks& blocks() const { return tokens_->conv_blocks(); }  // for every convolution
   // The rows around x [B, C, h, W] that a convolution reads; nothing if one rank holds the whole image. All
-  // ranks must call this together, with x of the same shape but for h. part(range) returns rows of x as the
-  // convolution sees them, [B, C, range.length, W]. `always_fresh` exchanges current rows even in steps that
-  // otherwise use those of the previous step.
+  // ranks must call this together, with x of the same shape, except for h. part(range) returns rows of x as
+  // the convolution sees them, [B, C, range.length, W]. `always_fresh` exchanges current rows even in steps
+  // that otherwise use those of the previous step.
   std::optional<ops::Halo> halo(const at::Tensor& x, const parallel::RowWindow& window,
                                 const std::function<at::Tensor(const Range&)>& part,
                                 bool always_fresh = false) const;

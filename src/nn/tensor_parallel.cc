@@ -7,14 +7,15 @@
 namespace tessera::nn {
 namespace {
 
-// Returns the features of a split that rank `peer` of `outer` has, and ranks with the same place in `inner`.
+// Returns the features of a split that rank `peer` of `outer` has together with ranks at the same place in
+// `inner`.
 Range share_of(const Split& split, const comm::TensorGroups& groups, int64_t peer) {
   const Range over_inner = groups.inner.part(split.units);
   const Range over_outer = groups.outer.part(over_inner.length, peer);
   return times({over_inner.begin + over_outer.begin, over_outer.length}, split.unit);
 }
 
-// Returns the features that each rank of `outer` has of all splits together, one rank after the other.
+// Returns the features of all splits that each rank of `outer` has, one rank after the other.
 std::vector<Range> by_outer_rank(const std::vector<Split>& splits, const comm::TensorGroups& groups) {
   std::vector<Range> ranges;
   for (int64_t peer = 0; peer < groups.outer.size; ++peer) {
@@ -24,7 +25,7 @@ std::vector<Range> by_outer_rank(const std::vector<Split>& splits, const comm::T
   return ranges;
 }
 
-// One message then carries what a rank of `outer` has of every layer.
+// A single message then carries what a rank of `outer` has of every layer.
 ops::Linear read_columns(const std::vector<ColumnParallel::Layer>& layers, int64_t in,
                          ops::LinearOptions options) {
   const comm::TensorGroups& groups = *layers.front().scope.groups();

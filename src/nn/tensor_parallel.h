@@ -9,7 +9,7 @@
 // Before the second layer these are gathered over `outer` again; its weights are split into inputs over
 // `inner` times outputs over `outer`. Each rank then holds 1 / (inner * outer) of the weights.
 //
-// What lies between the layers may have parts that are split in different units, such as the heads of
+// The features between the layers may have parts that are split in different units, such as the heads of
 // attention and the columns of a feed-forward layer beside it. Each rank has its share of every part.
 #pragma once
 

@@ -52,9 +52,9 @@ at::Tensor gather_keys_values(const AttentionCall& call) {
   return whole;
 }
 
-// Each rank gathers the keys and values of all tokens, and attends when it has them. Attending to its own
-// block meanwhile and merging the parts takes 1.03 of the time of a step where messages are short, and the
-// same time where they are long (ARCHITECTURE.md).
+// Each rank gathers the keys and values of all tokens before it attends. If it attended to its own block
+// meanwhile and merged the parts, a step would take 1.03 times as long if messages are short, and equally
+// long if they are long (ARCHITECTURE.md).
 class GatherAttention final : public TokenAttention {
  public:
   at::Tensor operator()(const AttentionCall& call) override {
@@ -88,7 +88,7 @@ class RingAttention final : public TokenAttention {
 };
 
 // Queries of the current patches also attend to the keys of the others, as each layer last saw them
-// (PipeFusion). Tokens that it never saw are left out. Caches are ordered by patch, then by part.
+// (PipeFusion). Tokens that it has never seen are left out. Caches are ordered by patch, then by part.
 class CachedAttention final : public TokenAttention {
  public:
   explicit CachedAttention(const TokenGroups& groups) : groups_(groups) {}

@@ -1,6 +1,6 @@
-// How the queries of a rank meet the keys of all ranks, patches and steps: one interface, and what implements
-// it for ranks that have all keys, for those that gather them, for a ring, for patches that come one after
-// the other, and for displaced patches.
+// How the queries of a rank meet the keys of all ranks, patches and steps: one interface, implemented for
+// ranks that have all keys, for ranks that gather them, for a ring, for patches that come one after the
+// other, and for displaced patches.
 //
 // Shapes: B samples, n tokens of this rank (of its Ulysses group, in the order of its ranks), H query heads
 // and K key heads (of this rank's share), D size of a head.
@@ -24,7 +24,7 @@ struct AttentionCall {
   const QueriesKeysValues& own;
   int64_t depth;  // D
   const TokenSequence& sequence;
-  // The result is to be laid out token by token, [n, B, H * D] in memory.
+  // Whether the result is laid out token by token, [n, B, H * D] in memory.
   bool by_token = false;
 
   int64_t heads() const { return own.q.size(2) / depth; }
@@ -36,7 +36,7 @@ class TokenAttention {
   virtual ~TokenAttention() = default;
   // All ranks of the groups must call this together. Returns [B, n, H * D].
   virtual at::Tensor operator()(const AttentionCall& call) = 0;
-  // The block whose attention comes next. Calls within a block are told apart by their order.
+  // The block whose attention comes next. Calls within a block are distinguished by their order.
   virtual void enter_block(int64_t /*block*/) {}
 };
 

@@ -37,7 +37,7 @@ std::vector<Range> runs_of_equals(at::ArrayRef<int64_t> lengths) {
   return runs;
 }
 
-// Returns whether tokens that attend to each other are divided when lines of that axis are dealt out.
+// Returns whether dealing out lines of that axis separates tokens that attend to each other.
 bool are_divided_by(Over over, parallel::GridAxis axis) {
   return over == Over::kAll || (over == Over::kSpatial) == (axis == parallel::GridAxis::kRows);
 }

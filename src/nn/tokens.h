@@ -1,7 +1,7 @@
 // The tokens of a run and the attention between them, however they are spread over ranks (Ulysses, gathered
 // keys and values, Ring, and products of these: USP, arXiv:2405.07719; DSP, arXiv:2403.10266; displaced
 // patches, arXiv:2402.19481), all at once or patch by patch (PipeFusion, arXiv:2405.14430). A model passes in
-// its local tokens and knows of none of these.
+// its local tokens and does not need to know about any of these.
 //
 // Shapes: B samples, n local tokens of the grid and those attached to it (this rank's part of the current
 // patches; all of them on one rank), N all of these, R attached tokens and r local ones, l local tokens of
@@ -33,8 +33,8 @@ struct AttentionLayers {
   std::function<at::Tensor(const at::Tensor& x)> out;  // [B, n, H * D] -> [B, n, C]
 };
 
-// There is one per run, because attention keeps what earlier patches and steps left. Who attends to what is
-// in nn/token_attention.h.
+// There is one per run, because attention keeps what earlier patches and steps left. nn/token_attention.h
+// determines which queries attend to which keys.
 class Tokens {
  public:
   // One rank holds the whole grid.
@@ -51,30 +51,30 @@ class Tokens {
   const parallel::Grid& grid() const { return cut_.grid; }
   parallel::Grid held() const { return cut_.held(run_, groups_.all.rank); }  // of the local tokens
 
-  // Attaches so many tokens to the grid, once, before the first step: such as those of pictures to which a
-  // run refers. They are dealt to patches and ranks as lines are, and take part in attention as the tokens of
-  // the grid do, over all tokens only. Local ones lie behind those of the grid, by patch.
+  // Attaches this many tokens to the grid, once, before the first step: for example, those of reference
+  // pictures. They are dealt to patches and ranks like lines, and take part in attention like the tokens of
+  // the grid, but only in attention over all tokens. Local ones follow those of the grid, by patch.
   void attach(int64_t count) { attached_ = count; }
-  // The local ones of x, which covers the attached tokens: [.., R, ..] -> [.., r, ..].
+  // The local part of x, which covers the attached tokens: [.., R, ..] -> [.., r, ..].
   at::Tensor local_attached(const at::Tensor& x, int64_t dim) const;
 
-  // The local tokens of x, which covers all tokens, the attached ones behind those of the grid: [.., N, ..]
-  // -> [.., n, ..].
+  // The local tokens of x, which covers all tokens, the attached ones after those of the grid: [.., N, ..] ->
+  // [.., n, ..].
   at::Tensor local(const at::Tensor& x, int64_t dim) const;
   // The local frames of x, which covers all frames.
   at::Tensor local_frames(const at::Tensor& x, int64_t dim) const;
-  // The number of local rows of an image of `rows` rows. A row of the grid has `of_each` of them, the last
-  // one maybe fewer.
+  // The number of local rows of an image of `rows` rows. A row of the grid has `of_each` of them; the last
+  // one may have fewer.
   int64_t local_rows(int64_t rows, int64_t of_each) const;
   // The local part of another sequence: [.., L, ..] -> [.., l, ..]. Its tokens are dealt to patches and ranks
-  // as lines of the grid are, so that all tokens of a step pass each block once.
+  // like lines of the grid, so that in a step each token passes through each block once.
   at::Tensor local_other(const at::Tensor& x, int64_t dim) const;
   int64_t local_other_length(int64_t length) const { return local_other_length(length, run_); }
-  // The same of other patches than the current ones.
+  // The same for other patches than the current ones.
   int64_t local_other_length(int64_t length, Range patches) const;
   // The local parts of other sequences that have a length of their own in each sample: x [B, L, C], of which
   // sample b has the first lengths[b] tokens -> [B, l, C]. L is the longest length, l the longest local part;
-  // what lies behind a sample's part is unspecified but finite.
+  // the values after a sample's part are unspecified but finite.
   at::Tensor local_other(const at::Tensor& x, at::ArrayRef<int64_t> lengths) const;
 
   // Attention between the tokens of the grid -> [B, n, H * D]. Queries attend to the tokens of the current
@@ -85,7 +85,7 @@ class Tokens {
   // The same as attention() on another scale of the grid, cut at the same places.
   at::Tensor attention(const QueriesKeysValues& own, int64_t depth, const parallel::Cut& cut);
   // Attention within frames or along them, with its layers: x [B, n, C] -> [B, n, C]. The layers get other
-  // tokens than the local ones where that saves messages. `angles` [T, D / 2, 2] by frame are handed to the
+  // tokens than the local ones if that saves messages. `angles` [T, D / 2, 2] by frame are passed to the
   // layers as those of their tokens; they may be undefined.
   at::Tensor axial_attention(const at::Tensor& x, int64_t depth, Over over, const at::Tensor& angles,
                              const AttentionLayers& layers);
@@ -94,9 +94,9 @@ class Tokens {
   std::pair<at::Tensor, at::Tensor> joint_attention(const QueriesKeysValues& own,
                                                     const QueriesKeysValues& other, int64_t other_length,
                                                     int64_t depth);
-  // The same where the other sequence has a length of its own in each sample, as in local_other(). A sample
-  // attends to its own tokens only, exactly as it does alone; the result behind them is zero. `other` may
-  // begin with the local part of one more sequence, of `first` tokens in all samples.
+  // The same if the other sequence has a different length in each sample, as in local_other(). A sample
+  // attends only to its own tokens, exactly as it does alone; the result after them is zero. `other` may
+  // begin with the local part of an additional sequence, which has `first` tokens in all samples.
   std::pair<at::Tensor, at::Tensor> joint_attention(const QueriesKeysValues& own,
                                                     const QueriesKeysValues& other,
                                                     at::ArrayRef<int64_t> other_lengths, int64_t depth,
@@ -106,7 +106,7 @@ class Tokens {
 
   const parallel::Cut& cut() const { return cut_; }
   int64_t rank() const { return groups_.all.rank; }  // in the cut
-  // The number of local tokens of some patches, with the attached ones.
+  // The number of local tokens of some patches, including attached ones.
   int64_t local_length(Range patches) const {
     return TokenSequence(cut_, groups_, patches, Over::kAll, {attached_}).length(rank());
   }
@@ -133,7 +133,7 @@ class Tokens {
   }
 
  private:
-  // Whether ranks, or patches, hold frames, or places across frames, only in part.
+  // Whether ranks, or patches, hold only parts of frames, or of places across frames.
   bool ranks_divide(Over over) const;
   bool patches_divide(Over over) const;
   const TokenGroups& groups_of(Over over) const { return ranks_divide(over) ? groups_ : alone_; }
@@ -147,10 +147,10 @@ class Tokens {
   std::vector<Range> ranges_beside(int64_t count) const;
   TokenAttention& strategy(Over over) const { return *attention_[static_cast<size_t>(over)]; }
   at::Tensor attend(const QueriesKeysValues& own, int64_t depth, const TokenSequence& sequence, Over over);
-  // Joint attention with other sequences of the lengths `others`, whose local parts follow each other.
+  // Joint attention with other sequences of lengths `others`, whose local parts follow each other.
   std::pair<at::Tensor, at::Tensor> joint(const QueriesKeysValues& own, const QueriesKeysValues& other,
                                           at::ArrayRef<int64_t> others, int64_t depth);
-  // The angles [T, D / 2, 2] of frames for local tokens, and for those that this rank has with DSP.
+  // The angles [T, D / 2, 2] of frames, expanded to local tokens, and to those that this rank has with DSP.
   at::Tensor of_local_tokens(const at::Tensor& angles) const;
   at::Tensor of_frames_together(const at::Tensor& angles) const;
 

@@ -14,7 +14,7 @@
 namespace tessera::ops {
 namespace {
 
-// Of meta tensors, whether what they stand for has one, so that they take the same room.
+// For meta tensors: whether the device that they stand for has one, so that they take the same room.
 bool has_own_kernel(const at::TensorOptions& options) {
   return is_for_cpu(options.device()) &&
          kernels::attention_kernels_run(c10::typeMetaToScalarType(options.dtype()));
@@ -23,7 +23,7 @@ bool has_own_kernel(const at::Tensor& q) {
   return has_own_kernel(q.options());
 }
 
-// Whether a 16-bit dtype that this processor does not multiply is computed by the fp32 kernel.
+// Whether the fp32 kernel computes a 16-bit dtype that this processor does not multiply.
 bool is_widened(const at::Tensor& q) {
   return !has_own_kernel(q) && (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf) &&
          has_own_kernel(q.options().dtype(at::kFloat));
@@ -65,7 +65,7 @@ at::Tensor aten_attention(const at::Tensor& q, const at::Tensor& k, const at::Te
 }
 
 // Attention and, for each query, the logarithm of the sum of the exponentials of its scores, by kernels that
-// never hold all scores. q, k, v [B, heads, S or T, D] -> [B, heads, S, D], [B, heads, S] fp32.
+// never store all scores. q, k, v [B, heads, S or T, D] -> [B, heads, S, D], [B, heads, S] fp32.
 std::tuple<at::Tensor, at::Tensor> attention_and_logarithms(const at::Tensor& q, const at::Tensor& k,
                                                             const at::Tensor& v) {
   const int64_t depth = q.size(3), queries = q.size(2);
@@ -91,7 +91,7 @@ std::tuple<at::Tensor, at::Tensor> attention_and_logarithms(const at::Tensor& q,
                                                              /*return_debug_mask=*/false, scale);
     out = std::get<0>(all), logarithms = std::get<1>(all);
   }
-  return {out.narrow(3, 0, depth), logarithms.narrow(2, 0, queries)};  // one kernel pads the queries too
+  return {out.narrow(3, 0, depth), logarithms.narrow(2, 0, queries)};  // one kernel also pads the queries
 }
 
 }  // namespace
@@ -139,8 +139,7 @@ KvCache::KvCache(int64_t batch, int64_t tokens, int64_t heads, int64_t depth,
   }
   const int64_t elements =
       kernels::packed_elements(c10::typeMetaToScalarType(options.dtype()), tokens, depth);
-  // Zeros, because the slot beside the last of an odd number of keys is multiplied by zero and must be
-  // finite.
+  // Zeros, because the slot after the last of an odd number of keys is multiplied by zero and must be finite.
   keys_values_ = at::zeros({batch * heads, elements}, options);
   record_dataflow([&] { return Dataflow{"kv_cache", "", {}, {keys_values_}}; });
 }

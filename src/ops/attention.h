@@ -8,8 +8,8 @@ namespace tessera::ops {
 
 // q [B, S, heads * D], k and v [B, T, K * D] -> [B, S, heads * D], all of the same dtype. K divides `heads`:
 // each key head serves heads / K query heads (grouped queries, arXiv:2305.13245). Heads lie side by side in
-// the last dimension, which must have stride 1; rows may be strided, so that parts of one fused product can
-// be passed as they are. There is no mask: every query attends to every key, so padding must be removed
+// the last dimension, which must have stride 1; rows may be strided, so that parts of a fused product can be
+// passed unchanged. There is no mask: every query attends to every key, so padding must be removed
 // beforehand.
 //
 // On CPUs with AVX2 a blockwise kernel with an online softmax (FlashAttention-2, arXiv:2307.08691) is used,

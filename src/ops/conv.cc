@@ -29,8 +29,8 @@ using AddSignature = Tensor&(Tensor&, const Tensor&, const Tensor&, const std::o
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 constexpr std::array<int64_t, 2> kNoDilation = {1, 1};
 
-// The product of what each output pixel reads of x [B, C, H, W], rows of kh kw C, with a few lines of the
-// image at a time, because pixels stand in several rows. -> [B, out, H', W'], channels-last.
+// The product for the pixels of x [B, C, H, W] that each output pixel reads, as rows of kh kw C, for a few
+// lines of the image at a time, because pixels occur in several rows. -> [B, out, H', W'], channels-last.
 Tensor product_of_windows(const Tensor& x, const Conv2d& conv, std::array<int64_t, 2> pad) {
   constexpr int64_t kRoomBytes = 16 << 20;
   Tensor pixels = x.contiguous(kChannelsLast).permute({0, 2, 3, 1});
@@ -249,7 +249,7 @@ Tensor Conv2d::operator()(ConvInput input) const {
     y = at::empty({input.x.size(0), out_channels, rows_out(input), columns}, input.x.options(),
                   kChannelsLast);
     record_values(input, {}, y);
-    if (needs_whole_input(input)) gathered(input, padding[0]);  // so that its memory counts
+    if (needs_whole_input(input)) gathered(input, padding[0]);  // counts its memory
   } else if (winograd) {
     TESSERA_CHECK(input.norm == nullptr || input.norm->activation == Activation::kSilu,
                   "a Winograd convolution needs a norm with SiLU");

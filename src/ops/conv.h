@@ -21,7 +21,8 @@ namespace tessera::ops {
 using kernels::Halo;
 
 // Limits how much of its input a convolution may copy, to normalise it or to join it with the rows around it,
-// if its kernel does not do so while reading. Results may differ by rounding: oneDNN picks kernels by size.
+// if its kernel does not do so while reading. Results may differ by rounding, because oneDNN picks kernels by
+// size.
 struct ConvBlocks {
   int64_t rows = 0;   // output rows at once; 0: no limit
   int64_t bytes = 0;  // bytes of the copy, but at least one output row; 0: no limit
@@ -51,10 +52,11 @@ struct Conv2d {
   // weight [out, in, kh, kw], bias [out] or undefined. `padding` counts the rows at top and bottom and the
   // columns at left and right.
   Conv2d(const at::Tensor& weight, at::Tensor bias, int64_t stride, std::array<int64_t, 2> padding);
-  // The same as a layer at `scope`; the weight is read from reading(), and may be a part of what is there.
+  // The same as a layer at `scope`; the weight is read through reading(), and may be a part of the stored
+  // tensor.
   Conv2d(const weights::Scope& scope, const at::Tensor& weight, const at::Tensor& bias, int64_t stride,
          std::array<int64_t, 2> padding);
-  // `scope` with the dtype in which such a layer reads its weight [out, in, kh, kw]: fp32 where minimal
+  // `scope` with the dtype in which such a layer reads its weight [out, in, kh, kw]: fp32 if minimal
   // filtering transforms it, so that it is rounded to the dtype of the layer only once.
   static weights::Scope reading(const weights::Scope& scope, at::IntArrayRef shape, int64_t stride,
                                 std::array<int64_t, 2> padding);
@@ -80,11 +82,12 @@ struct Conv2d {
   at::Tensor bias;
   bool packed = false;
   std::optional<kernels::Winograd> winograd;
-  // Of 1x1 convolutions and those with strides on the CPU, with the weight as [out, kh kw in]. oneDNN lays
-  // weights out for one size of the image, and anew at every call with some others, which takes many times as
-  // long as the product.
+  // For 1x1 convolutions and those with strides on the CPU, with the weight as [out, kh kw in]. oneDNN lays
+  // out weights for one image size, and at some other sizes does so again in every call, which takes many
+  // times as long as the product.
   std::optional<Linear> product;
-  at::Tensor room;  // of meta tensors that stand for the CPU: what transformed weights take beyond `weight`
+  at::Tensor room;        // for meta tensors that stand for the CPU: the memory of transformed weights beyond
+                          // `weight`
   std::string role = {};  // key of the weights in the checkpoint, for Operation
 
  private:
@@ -94,7 +97,7 @@ struct Conv2d {
                           std::array<int64_t, 2> padding);
   int64_t rows_out(const ConvInput& input) const;
   int64_t rows_at_once(const ConvInput& input) const;
-  // Whether two more products of a few rows cost less than a copy of x with the rows around it.
+  // Whether two additional products of a few rows cost less than a copy of x with the rows around it.
   bool computes_edges_separately(const ConvInput& input) const;
   // Convolves x as if it were a whole image, and computes the edge rows, which read the halo, separately.
   // Adds to `sum` if it is defined.
@@ -103,10 +106,10 @@ struct Conv2d {
   at::Tensor apply(const at::Tensor& x, std::array<int64_t, 2> pad) const;
   at::Tensor apply_narrow(const at::Tensor& x,  // for weights in a narrow dtype
                           std::array<int64_t, 2> pad) const;
-  // Of meta tensors that stand for the CPU: whether a kernel would take a copy of all of its input.
+  // For meta tensors that stand for the CPU: whether a kernel would copy all of its input.
   bool needs_whole_input(const ConvInput& input) const;
   void record_operation(at::IntArrayRef x, const at::Tensor& y) const;  // `x`: the shape of the input
-  // y is the result, or the `sum` to which it is added.
+  // y is the result, or the `sum` that it is added to.
   void record_values(const ConvInput& input, const at::Tensor& sum, const at::Tensor& y) const;
 };
 

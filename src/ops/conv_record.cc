@@ -1,4 +1,4 @@
-// What a convolution tells the hooks of ops/operation.h.
+// How a convolution reports itself to the hooks of ops/operation.h.
 #include "ops/conv.h"
 #include "ops/operation.h"
 

@@ -18,15 +18,15 @@ using PackSignature = Tensor(const Tensor&, IntArrayRef, IntArrayRef, IntArrayRe
 
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 constexpr std::array<int64_t, 2> kNoDilation = {1, 1};
-constexpr int64_t kCornerTaps = int64_t{4} * 2 * 2;  // of an upsampling convolution that is not filtered
+constexpr int64_t kCornerTaps = int64_t{4} * 2 * 2;  // for an upsampling convolution that is not filtered
 
 bool can_pack(const Tensor& weight) {
   if (!weight.is_cpu() || !at::hasMKLDNN() || weight.numel() == 0) return false;
   return kernels::is_multiplied(weight.scalar_type());
 }
 
-// What a kernel with so many taps takes beyond `weight` [O, I, kh, kw], where that is a meta tensor that
-// stands for the CPU.
+// The additional memory of a kernel with this many taps, beyond `weight` [O, I, kh, kw], for a meta tensor
+// that stands for the CPU.
 Tensor room_beyond(const Tensor& weight, int64_t taps) {
   if (!weight.is_meta() || !is_for_cpu(weight.device())) return {};
   return at::empty({weight.size(0) * weight.size(1) * taps - weight.numel()}, weight.options());

@@ -12,7 +12,7 @@ void check_input(const GroupNorm& norm, const at::Tensor& x) {
   TESSERA_CHECK(x.dim() == 4 && x.size(1) == norm.weight.numel(), "group norm of {} channels got {}",
                 norm.weight.numel(), fmt::join(x.sizes(), " x "));
   if (!x.is_cpu() || x.numel() == 0) return;
-  // Checks each sample, as samples may be parts of larger tensors.
+  // Checks one sample, because samples may be parts of larger tensors.
   TESSERA_CHECK(x.narrow(0, 0, 1).is_contiguous(at::MemoryFormat::ChannelsLast),
                 "group norm needs channels-last");
   TESSERA_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16,
@@ -71,7 +71,8 @@ at::Tensor GroupNorm::operator()(const at::Tensor& x) const {
     });
     return y;
   }
-  // Other devices have one kernel for the whole norm, whose memory format may differ from that of its input.
+  // Other devices have a single kernel for the whole norm; its result may have another memory format than its
+  // input.
   return activated(*this, at::group_norm(x, groups, weight.to(x.scalar_type()), bias.to(x.scalar_type()), eps)
                               .contiguous(at::MemoryFormat::ChannelsLast));
 }

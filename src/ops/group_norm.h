@@ -14,7 +14,7 @@ using kernels::Activation;
 using kernels::ChannelMaps;
 
 // y = (x - mean) / sqrt(variance + eps) * weight + bias, with the moments of each group of channels of a
-// sample, followed by SiLU if `activation` says so. Moments are computed in fp32 over a few positions,
+// sample, followed by SiLU if that is the `activation`. Moments are computed in fp32 over a few positions,
 // shifted by the first of them, and merged in double, so that a large mean with a small variance stays exact.
 // On the CPU x must be channels-last, in fp32 or bf16 (checked); results have its dtype. 8 FLOPs per element,
 // 9 with SiLU.
@@ -34,10 +34,10 @@ struct GroupNorm {
   at::Tensor moments(const at::Tensor& x, const at::Tensor& offset = {}) const;
   // The maps that normalise samples with these moments, fp32 or double [B, groups, 2].
   ChannelMaps maps(const at::Tensor& moments, const at::Tensor& offset = {}) const;
-  // Normalises x, or some rows of it, into a new tensor, or into `y`, which may be x.
+  // Normalises x, or some of its rows, into a new tensor or into `y`, which may be x.
   at::Tensor apply(const ChannelMaps& maps, const at::Tensor& x) const;
   void apply_into(const at::Tensor& y, const ChannelMaps& maps, const at::Tensor& x) const;
-  // Normalises x in its own memory if nothing else refers to it, else into a new tensor.
+  // Normalises x in its own memory if nothing else refers to it, otherwise into a new tensor.
   at::Tensor apply_over(const ChannelMaps& maps, at::Tensor x) const;
 
   int64_t groups = 1;

@@ -70,14 +70,14 @@ at::Tensor activated(const at::Tensor& x, Activation activation) {
     case Activation::kGeluTanh:
       return at::gelu(x, "tanh");
     case Activation::kRelu:
-      return at::clamp_min(x, 0);  // at::relu() of meta tensors is missing
+      return at::clamp_min(x, 0);  // meta tensors lack at::relu()
     case Activation::kSilu:
       return at::silu(x);
   }
   TESSERA_CHECK(false, "activation {}", static_cast<int>(activation));
 }
 
-// Of an operation in a record.
+// The name of an operation in a record.
 const char* name_of(Activation activation) {
   switch (activation) {
     case Activation::kGelu:
@@ -98,10 +98,10 @@ std::optional<at::Tensor> optional(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
-// Whether products of a weight as stored are own ones: those of 16 bits on processors with AVX2 alone, where
-// ATen reaches 8 to 9 GFLOP/s. Own ones take 0.16 to 0.19 of its time, and 1.04 to 1.3 of that of packed
-// weights; weights widened for at::linear take 0.17 to 0.27 (Zen 3, bf16, [512, 2560] -> 4096 and back).
-// From AVX-512 on ATen has oneDNN's, which are not compared yet.
+// Whether this project's kernels multiply by a weight as stored: they do for 16 bits on processors with AVX2
+// only, where ATen reaches 8 to 9 GFLOP/s. They take 0.16 to 0.19 of its time, and 1.04 to 1.3 times as long
+// as with packed weights; weights widened for at::linear take 0.17 to 0.27 (Zen 3, bf16, [512, 2560] -> 4096
+// and back). From AVX-512 on, ATen uses oneDNN, which has not been compared yet.
 bool is_own_as_stored(const at::Tensor& weight) {
   const at::ScalarType dtype = weight.scalar_type();
   return is_for_cpu(weight.device()) && weight.numel() > 0 && cpu_isa() == Isa::kAvx2 &&
@@ -136,7 +136,7 @@ Linear::Linear(at::Tensor weight_matrix, at::Tensor bias_vector, Packing packing
 }
 
 at::Tensor Linear::multiply(const at::Tensor& x, Activation activation) const {
-  if (x.numel() == 0) {  // a rank without tokens of a short sequence
+  if (x.numel() == 0) {  // a short sequence may leave a rank without tokens
     std::vector<int64_t> shape = x.sizes().vec();
     shape.back() = out_features;
     return at::empty(shape, x.options().dtype(weight.scalar_type()));
@@ -173,7 +173,7 @@ at::Tensor Linear::operator()(const at::Tensor& x, Activation activation) const 
 
 namespace {
 
-// What layers are called that make one product: "to_qkv" for "to_q", "to_k" and "to_v".
+// The common name of layers that form one product: "to_qkv" for "to_q", "to_k" and "to_v".
 std::string joint_name(const std::vector<LayerPart>& layers) {
   std::vector<std::string> names;
   for (const LayerPart& layer : layers) {
@@ -200,7 +200,7 @@ std::string joint_name(const std::vector<LayerPart>& layers) {
                      first.substr(first.size() - after));
 }
 
-// Parts that lie side by side are read at once.
+// Adjacent parts are read at once.
 std::vector<Range> joined(const std::vector<Range>& ranges) {
   std::vector<Range> result;
   for (const Range& range : ranges) {

@@ -19,7 +19,7 @@ using kernels::LinearKernel;
 // How a layer stores its weights.
 enum class Packing {
   kForSpeed,  // in the layout that suits the backend's products best, converted once at load
-  kAsStored   // as in the file, from which they need not be read before use: for layers that rarely run
+  kAsStored   // as in the file, and not necessarily read before use: for layers that rarely run
 };
 
 struct LinearOptions {
@@ -37,7 +37,7 @@ struct Linear {
   // x [..., in] -> [..., out], in the dtype of the weights. The activation is fused into the product if the
   // backend can do that. 2 rows * in * out FLOPs.
   at::Tensor operator()(const at::Tensor& x, Activation activation = Activation::kNone) const;
-  // The same as a part of another operation, which tells what it does.
+  // The same as a part of another operation, which reports the work.
   at::Tensor multiply(const at::Tensor& x, Activation activation = Activation::kNone) const;
 
   int64_t in_features = 0;
@@ -57,9 +57,9 @@ struct LayerPart {
   Range outputs;
 };
 
-// Reads several layers of one input as one product: the block W[outputs, inputs] of each, one below the
-// other. `inputs` are ranges of the layers' `in` inputs, in the order in which the product takes them. Biases
-// are left out if `with_bias` is false (another rank adds them).
+// Reads several layers of one input as one product: the blocks W[outputs, inputs] of the layers, one below
+// the other. `inputs` are ranges of the layers' `in` inputs, in the order in which the product takes them.
+// Biases are left out if `with_bias` is false (another rank adds them).
 Linear read_linear(const std::vector<LayerPart>& layers, int64_t in, const std::vector<Range>& inputs,
                    LinearOptions options = {}, bool with_bias = true);
 

@@ -9,8 +9,8 @@ thread_local const OperationHook* current_hook = nullptr;
 thread_local const ScopeHook* current_scope_hook = nullptr;
 thread_local const DataflowHook* current_dataflow_hook = nullptr;
 thread_local int64_t block_number = -1;
-thread_local int64_t depth = 0;  // of operations that compute
-thread_local int64_t begun = 0;  // operations that are no part of another one
+thread_local int64_t depth = 0;  // the nesting of operations that compute
+thread_local int64_t begun = 0;  // operations that are not part of another one
 
 }  // namespace
 

@@ -1,6 +1,6 @@
-// The hook that observes the operations of a network, for whoever counts them. Each operation records what it
-// does, on every device alike. On the meta device it records the same and computes nothing, so a recorded run
-// and a real one agree operation by operation.
+// The hook that observes the operations of a network, for example to count them. Each operation records what
+// it does, in the same way on every device. On the meta device it records the same without computing, so a
+// recorded run and a real one agree operation by operation.
 //
 // FLOPs are those of the operation, not of the kernel: a product [m, k] x [k, n] has 2 m k n, a convolution
 // those of its direct form, and elementwise work a number per element that is documented at each operation.
@@ -25,7 +25,7 @@ namespace tessera::ops {
 struct Operand {
   Operand() = default;
   Operand(const at::Tensor& x);  // NOLINT(google-explicit-constructor): record() is given tensors
-  // For what differs in layout from what it means, such as packed weights.
+  // For tensors whose layout differs from their meaning, such as packed weights.
   Operand(at::IntArrayRef sizes, at::ScalarType type) : shape(sizes), dtype(type) {}
   int64_t bytes() const {
     return c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(dtype));
@@ -36,37 +36,38 @@ struct Operand {
   at::ScalarType dtype = at::kFloat;
 };
 
-// The views hold during the call of the hook.
+// The views are valid during the call of the hook.
 struct Operation {
   std::string_view name;  // "linear", "attention", ...
   std::string_view role;  // key of its weights in the checkpoint; "" if it has none
   int64_t block = -1;     // block of the denoiser that is running; -1 outside of blocks
   Operand output;
-  std::vector<Operand> inputs;  // those that are there; weights too
+  std::vector<Operand> inputs;  // the defined ones, including weights
   int64_t flops = 0, bytes = 0;
 };
 
-// What decides what an operation computes, besides its inputs.
+// What determines an operation's result besides its inputs.
 using Attribute = std::variant<bool, int64_t, double, std::string_view>;
 
-// An operation as the values that it reads and writes, for who records a program. Costs are recorded apart
-// because what is one operation there may be several here, and the other way round.
+// An operation as the values that it reads and writes, for recording programs. Costs are recorded separately,
+// because one operation there may be several here, and vice versa.
 struct Dataflow {
   std::string_view name, role;
-  // In the order that record_dataflow() is given them; undefined where an operation does without.
+  // In the order in which record_dataflow() gets them; undefined for operands that the operation leaves out.
   std::vector<at::Tensor> reads;
-  // Written whole. What is also read gets a new value.
+  // These are written entirely. A tensor that is also read gets a new value.
   std::vector<at::Tensor> writes;
   std::vector<std::pair<std::string_view, Attribute>> attributes = {};
   int64_t block = -1;
 };
 
-// The name of a Dataflow that computes nothing: a program is given what it writes, under the name `role`.
+// The name of a Dataflow that computes nothing: the values that it writes are inputs of the program with the
+// name `role`.
 inline constexpr std::string_view kProgramInput = "input";
 
 using OperationHook = std::function<void(const Operation&)>;
 using DataflowHook = std::function<void(const Dataflow&)>;
-// Called when an OperationScope begins and when it ends, for who wants to know how long operations take.
+// Called when an OperationScope begins and when it ends, to measure how long operations take.
 using ScopeHook = std::function<void(bool begins)>;
 
 // Makes the hooks observe the operations of this thread during its lifetime. If nested, only the innermost
@@ -98,8 +99,8 @@ class ObserveDataflow {
   const DataflowHook* before_;
 };
 
-// Lives while an operation computes: what it calls of libtorch meanwhile is its own work, which record()
-// tells as a whole. Its operation is recorded before it ends.
+// Lives while an operation computes: its calls of libtorch belong to it, and record() reports the work as a
+// whole. The operation is recorded before the scope ends.
 class OperationScope {
  public:
   OperationScope();
@@ -107,10 +108,10 @@ class OperationScope {
   OperationScope(const OperationScope&) = delete;
   OperationScope& operator=(const OperationScope&) = delete;
 };
-// Whether an operation of this thread computes.
+// Whether an operation of this thread is computing.
 bool is_in_operation();
-// How many operations of this thread have begun that are no part of another one: what is recorded while one
-// computes is of that number.
+// How many operations of this thread that are not part of another one have begun: whatever is recorded while
+// one computes has its number.
 int64_t operation_number();
 // The block to which this thread's operations are attributed; -1 outside of blocks.
 int64_t current_block();
@@ -128,10 +129,10 @@ class InBlock {
 };
 
 // Called by operations when they are done: passes the operation to the hook of this thread, if there is one.
-// `inputs` are what it has read besides `out`; some may be undefined.
+// `inputs` are the tensors that it has read besides `out`; some may be undefined.
 void record(std::string_view name, std::string_view role, const at::Tensor& out, int64_t flops,
             std::initializer_list<Operand> inputs);
-// Of what is done to each element of `out` before it is written: nothing moves for it alone.
+// For work that is done on each element of `out` before it is written, and moves no data of its own.
 void record_fused(std::string_view name, std::string_view role, const at::Tensor& out, int64_t flops);
 
 // Called by operations when they are done: passes what make() returns, a Dataflow without its block, to the

@@ -1,4 +1,4 @@
-// Attention of text encoders, by ATen's kernels: it takes little of a run's time.
+// Attention of text encoders, by ATen's kernels, since it takes little of a run's time.
 #pragma once
 
 #include <ATen/core/Tensor.h>

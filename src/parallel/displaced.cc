@@ -22,8 +22,8 @@ int64_t room_for(const at::Tensor& part) {
 
 }  // namespace
 
-// Covers the places [first, first + count). All that goes to one rank is one contiguous tensor, and so is all
-// that comes from it.
+// Covers the places [first, first + count). Everything that goes to a rank is one contiguous tensor, and so
+// is everything that comes from it.
 struct DisplacedExchange::Span {
   size_t first, count;
   Travel travel;
@@ -68,7 +68,7 @@ void DisplacedExchange::exchange(Place& place) {
 void DisplacedExchange::post(Place& place) {
   const bool is_last = step_ + 1 == steps_;
   if (displacement_.mode == DisplacedMode::kNoSync || is_last) return;
-  place.has_come = true;  // holds from the next visit on
+  place.has_come = true;  // from the next visit on
   unsent_.push_back(place.index);
 }
 
@@ -93,13 +93,13 @@ void DisplacedExchange::flush() {
   }
 }
 
-// The first step has shown all places. From now on, kTogether consecutive places share messages.
+// The first step has visited all places. From now on, kTogether consecutive places share messages.
 void DisplacedExchange::make_spans() {
   flush();
   for (comm::Pending& pending : std::exchange(of_first_step_, {})) pending.wait();
   for (const Place& place : places_) {
     const Travel travel = place.parts.travel;
-    // A program that is recorded cannot view its memory as several dtypes.
+    // A recorded program cannot view its memory as several dtypes.
     const bool joins = travel == Travel::kTogether && !spans_.empty() && spans_.back().travel == travel &&
                        spans_.back().count < kTogether && !comm::is_for_program();
     if (joins) {

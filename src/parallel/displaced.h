@@ -1,7 +1,7 @@
 // Displaced patch parallelism (DistriFusion, arXiv:2402.19481): ranks share the rows of an image. At each
 // place of the network where they need each other's data, they use what the others had there one denoising
-// step ago; it travels while that step is computed. This file knows only tensors and the order of the places,
-// not what the tensors stand for.
+// step ago; it travels while the step is being computed. This file knows only tensors and the order of the
+// places, not their meaning.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,12 +32,12 @@ class DisplacedExchange {
   struct Transfers {
     std::vector<at::Tensor> sends = {}, receives = {};
     Travel travel = Travel::kTogether;
-    at::Tensor whole = {};  // kAlone: `receives` may be views of it
+    at::Tensor whole = {};  // for kAlone: `receives` may be views of it
   };
   struct Place {
     Transfers parts;
     at::Tensor kept = {};   // the caller may keep anything here from step to step
-    bool has_come = false;  // `receives` holds data of the others, of this step or of one before
+    bool has_come = false;  // whether `receives` holds data of the others, from this step or an earlier one
     size_t index = 0;
   };
 
@@ -53,16 +53,16 @@ class DisplacedExchange {
   // Begins step `step` of `steps`. All ranks of the group must call this, and the functions below, in the
   // same order.
   void begin(int64_t step, int64_t steps);
-  // Returns the next place of the step; `make` is called at its first visit. What was posted for the place in
+  // Returns the next place of the step; `make` is called at its first visit. The data posted for the place in
   // the last step has arrived, and `sends` may be written.
   Place& next(const std::function<Transfers()>& make);
-  // Call this after writing `sends`. Returns when `receives` holds the others' data of this step.
+  // Call this after writing `sends`. When it returns, `receives` holds the others' data of this step.
   void exchange(Place& place);
   // Sends the data for the next visit. `receives` may be read until next() is called again; `sends` must not
-  // be written until the next visit of this place. Does nothing when no later visit needs data (no_sync, the
+  // be written until the next visit of this place. Does nothing if no later visit needs data (no_sync, the
   // last step).
   void post(Place& place);
-  // Receives what is under way when a run ends early.
+  // Receives messages that are still in flight when a run ends early.
   void drain();
 
  private:
@@ -79,7 +79,7 @@ class DisplacedExchange {
   std::deque<Span> spans_;       // empty in the first step
   std::vector<size_t> span_of_;  // by place
   size_t next_ = 0;
-  std::vector<size_t> unsent_;  // posted places, whose `receives` may be read until next() is called
+  std::vector<size_t> unsent_;  // posted places whose `receives` may be read until next() is called
   std::vector<comm::Pending> of_first_step_;
 };
 

@@ -1,4 +1,4 @@
-// How stale the data may be that ranks see of each other in displaced patch parallelism (DistriFusion,
+// How stale the data that ranks see of each other may be in displaced patch parallelism (DistriFusion,
 // arXiv:2402.19481).
 #pragma once
 

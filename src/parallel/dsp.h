@@ -1,7 +1,7 @@
 // Dynamic sequence parallelism (DSP, arXiv:2403.10266): attention within frames, or along them, treats them
-// as samples that have nothing to do with each other. Ranks that divide the tokens of every such sample
-// change to whole samples before the layers of this attention, and back after them. This takes two exchanges
-// of one activation, where Ulysses sends queries, keys, values and results. Heads are not divided.
+// as independent samples. Ranks that divide the tokens of every such sample change to whole samples before
+// the layers of this attention, and back after them. This takes two exchanges of one activation, whereas
+// Ulysses sends queries, keys, values and results. Heads are not divided.
 //
 // Shapes: G samples of attention, g of this rank, n tokens of this rank in each sample, N tokens of the
 // group, C channels.

@@ -33,8 +33,8 @@ using tessera::GridAxis;
 struct Cut {
   // Puts the whole grid on one rank.
   explicit Cut(Grid grid) : Cut(grid, GridAxis::kRows, 1, 1) {}
-  // Checks that every patch has at least one unit. The last unit may be short; where there are fewer units
-  // than ranks, some get nothing.
+  // Checks that every patch has at least one unit. The last unit may be short; if there are fewer units than
+  // ranks, some ranks get nothing.
   Cut(Grid grid, GridAxis axis, int64_t patches, int64_t ranks, int64_t unit = 1, Shares shares = {})
       : Cut(grid, axis, patches, axis, ranks, unit, std::move(shares)) {}
   Cut(Grid grid, GridAxis patch_axis, int64_t patches, GridAxis rank_axis, int64_t ranks, int64_t unit = 1,
@@ -49,14 +49,14 @@ struct Cut {
   Range all_patches() const { return {0, patches}; }
 
   // The grids with half (rounded up) and twice as many rows and columns, cut along rows at the same places.
-  // coarser() requires an even `unit` when there is more than one rank (checked).
+  // coarser() requires an even `unit` if there is more than one rank (checked).
   Cut coarser() const;
   Cut finer() const;
 
   // The lines of `rank` in `patch`, along the axis of the ranks.
   Range part(int64_t patch, int64_t rank) const;
-  // The part of `rank` in `patch` of `count` things that lie beside the grid: they are dealt to patches, and
-  // those of a patch to the ranks by their shares.
+  // The part of `rank` in `patch` of `count` things beside the grid: they are dealt to patches, and those of
+  // a patch to the ranks by their shares.
   Range part_beside(int64_t count, int64_t patch, int64_t rank) const;
   // The lines along an axis that `rank` holds in a run of patches, in order.
   std::vector<Range> lines_of(GridAxis axis, Range run, int64_t rank) const;
@@ -67,7 +67,7 @@ struct Cut {
   std::vector<Range> tokens_within(Range run, int64_t patch, int64_t rank) const;
 };
 
-// Concatenates the ranges of `x` along `dim`; returns a view when there is only one range.
+// Concatenates the ranges of `x` along `dim`; returns a view if there is only one range.
 at::Tensor select_ranges(const at::Tensor& x, int64_t dim, std::span<const Range> ranges);
 // The inverse: copies `part` into the ranges of `x`.
 void assign_ranges(const at::Tensor& x, int64_t dim, std::span<const Range> ranges, const at::Tensor& part);

@@ -29,7 +29,7 @@ std::string advice(const ParallelOptions& options, const Workload& workload,
   return fmt::format("; nearest valid: {}", fmt::join(found, ", or "));
 }
 
-// Returns the shares in relation to the largest one, so that their sums are finite; none if all are equal.
+// Returns the shares relative to the largest one, so that their sums are finite; empty if all are equal.
 std::vector<double> relative(std::vector<double> shares) {
   if (shares.empty()) return shares;
   const auto [least, most] = std::minmax_element(shares.begin(), shares.end());
@@ -103,7 +103,7 @@ Range Layout::stage(int64_t rank) const {
 Shares Layout::shares(std::span<const Axis> axes) const {
   Shares made;
   const auto has = [&](Axis axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); };
-  // Parts have to be large enough for methods that divide them further.
+  // Parts must be large enough for methods that divide them further.
   const int64_t of_ulysses = dsp ? 1 : sizes[Axis::kUlysses];
   if (has(Axis::kTensorOuter)) {
     made.least = of_ulysses;

@@ -1,5 +1,5 @@
-// Turns degrees, as users give them, into a layout of ranks that fits a model and a request, or throws one
-// error that names every broken rule and the nearest valid settings.
+// Turns degrees given by users into a layout of ranks that fits a model and a request, or throws one error
+// that names every broken rule and the nearest valid settings.
 #pragma once
 
 #include <cstdint>
@@ -27,24 +27,26 @@ struct Layout {
   int64_t patches = 1;       // of PipeFusion
   int64_t warmup_steps = 0;  // of PipeFusion
   std::optional<Displacement> displacement = {};
-  // The warm-up (PipeFusion's or of displaced patches) covers every step, and so every evaluation when a
-  // sampler evaluates the model more than once per step.
+  // Whether the warm-up (PipeFusion's or that of displaced patches) covers every step, and thus every
+  // evaluation if a sampler evaluates the model more than once per step.
   bool is_all_warmup = false;
-  bool displaced_mode_was_changed = false;  // the default mode fails here (few rows)
-  bool text_encoder_parallel = true;        // split over the ranks of a replica; else each holds it whole
-  bool vae_parallel = true;                 // done by all ranks of a replica; else by its first rank alone
+  bool displaced_mode_was_changed = false;  // the default mode does not work here (few rows)
+  bool text_encoder_parallel = true;        // split over the ranks of a replica; otherwise each rank holds it
+                                            // whole
+  bool vae_parallel = true;                 // done by all ranks of a replica; otherwise only by its first
+                                            // rank
 
   // Whether no rank works with activations of an earlier step.
   bool is_exact() const { return is_all_warmup || (patches == 1 && !displacement); }
   Range stage(int64_t rank) const;  // the blocks of a rank of the pipeline
   // The shares of the members of a group along `axes`, in their order: each is the sum over all ranks with
-  // the member's coordinates on these axes. So all groups along the same axes split alike, as products of
-  // methods need it: ranks of a ring send each other the heads that both have.
+  // the member's coordinates on these axes. All groups along the same axes therefore split in the same way,
+  // which combined methods need: ranks of a ring exchange the heads that both have.
   Shares shares(std::span<const Axis> axes) const;
 };
 
-// Throws Error(kUsage) for a field that is out of range, else one line with every broken rule and the nearest
-// valid settings. `world_size` is the number of ranks if a launcher has already started them.
+// Throws Error(kUsage) for a field that is out of range, otherwise with one line that has every broken rule
+// and the nearest valid settings. `world_size` is the number of ranks if a launcher has already started them.
 Layout resolve_layout(const ParallelOptions& options, const Workload& workload,
                       std::optional<int64_t> world_size);
 

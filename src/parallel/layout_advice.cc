@@ -45,8 +45,8 @@ class Nearest {
 };
 
 // Returns an upper bound of a degree in valid settings. Methods that change the image (PipeFusion, displaced
-// patches), and gathered keys and values, which divide what Ring divides, are only suggested when the wish
-// has them.
+// patches), and gathered keys and values, which divide what Ring divides, are only suggested if the wish has
+// them.
 int64_t most_of(const Degree& degree, const ParallelOptions& wish, const Workload& workload) {
   using O = ParallelOptions;
   const int64_t lines =
@@ -70,7 +70,7 @@ std::optional<ParallelOptions> nearest_degrees(const ParallelOptions& wish, cons
   return nearest.best();
 }
 
-// Finds the nearest valid degrees with the methods of the wish, none of them higher than wished.
+// Finds the nearest valid degrees with the methods of the wish, none of them higher than requested.
 std::optional<ParallelOptions> lower_degrees(const ParallelOptions& wish, const Workload& workload) {
   Nearest nearest(wish, workload);
   const auto visit = [&](const ParallelOptions& most) {
@@ -85,7 +85,7 @@ std::optional<ParallelOptions> lower_degrees(const ParallelOptions& wish, const 
     const int64_t most_tensor = std::min(candidate.tensor_parallel_degree, workload.heads);
     for (int64_t tensor = 1; tensor <= most_tensor; ++tensor) {
       candidate.tensor_parallel_degree = tensor;
-      // Where attention is axial, a rank for each frame may be more than one for each head.
+      // If attention is axial, there may be more ranks for frames than for heads.
       for (const int64_t bound : {lines, std::min(lines, workload.token_frames)}) {
         candidate.ulysses_degree = std::min(most.ulysses_degree, bound);
         if (!divide(candidate, workload).dsp)

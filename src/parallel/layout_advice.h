@@ -11,8 +11,9 @@
 namespace tessera::parallel {
 
 // Returns one or two: the nearest degrees with the methods of the wish, unless a launcher has fixed the
-// number of ranks (`world_size`), and the nearest of the largest world of at most as many ranks that has any.
-// They keep all rules of degrees; other options are those of the wish. All degrees of the wish are in range.
+// number of ranks (`world_size`), and the nearest degrees for the largest number of ranks, at most as many,
+// for which there are any. They satisfy all rules of degrees; other options are those of the wish. All
+// degrees of the wish must be in range.
 std::vector<ParallelOptions> nearest_valid(const ParallelOptions& wish, const Workload& workload,
                                            std::optional<int64_t> world_size);
 

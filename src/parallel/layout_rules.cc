@@ -98,7 +98,7 @@ class Judge {
 
   bool are_all_blocks(const std::vector<int64_t>& layers) const {
     if (static_cast<int64_t>(layers.size()) != options_.pipefusion_parallel_degree) return false;
-    // This is what is left of the blocks; numbers that are too large end the sum, which would overflow.
+    // The number of blocks that remain; numbers that are too large end the sum, which would overflow.
     int64_t left = workload_.blocks;
     return std::all_of(layers.begin(), layers.end(),
                        [&](int64_t n) {
@@ -118,7 +118,7 @@ std::string given(const char* name, int64_t degree) {
   return fmt::format("{} {}", field(name), degree);
 }
 
-// A product names only the degrees that are above 1, or the last one if all are 1.
+// A product names only the degrees above 1, or the last one if all are 1.
 std::string product(std::initializer_list<std::pair<const char*, int64_t>> degrees) {
   std::vector<std::string> factors;
   for (const auto& [name, degree] : degrees) {

@@ -1,5 +1,5 @@
-// The rules that a wish for a layout keeps, as values: judging makes no text, searches nothing and throws
-// nothing, so that millions of layouts can be judged (bench/layouts.cc).
+// The rules for a layout, as values: judging makes no text, searches nothing and throws nothing, so that
+// millions of layouts can be judged (bench/layouts.cc).
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@
 namespace tessera::parallel {
 
 enum class Rule {
-  kRange,  // each number is in its field's range; nothing else is judged where one is not
-  // Of the number of ranks.
+  kRange,  // each number is in its field's range; otherwise, no other rule is judged
+  // About the number of ranks.
   kLaunched,   // `nproc` is what the launcher started
   kSimulator,  // one rank simulates
   kRanks,      // the degrees multiply to the number of ranks
-  // Of the degrees, with the model and the request.
+  // About the degrees, with the model and the request.
   kPictures,        // a picture for each replica
   kBranches,        // two branches of guidance
   kStreams,         // blocks that can be dealt to stages
@@ -26,11 +26,11 @@ enum class Rule {
   kHeads,           // a head for each rank
   kSequence,        // a row or a frame for each sequence rank
   kDisplacedRows,   // and for each rank of displaced patches
-  kDisplacedAlone,  // displaced patches go without other methods that divide an image
-  kElementwise,     // methods that divide an image have a sampler that steps a part of it
-  kGuidance,        // PipeFusion has guidance that combines a patch alone
-  kSquare,          // a degree of 2d tensor parallelism is a product
-  // Of the other options.
+  kDisplacedAlone,  // displaced patches cannot be combined with other methods that divide an image
+  kElementwise,     // methods that divide an image need a sampler that can step a part of it
+  kGuidance,        // PipeFusion needs guidance that can combine a patch by itself
+  kSquare,          // a degree of 2D tensor parallelism is a product
+  // About the other options.
   kDspDegree,
   kDspAttention,
   kWarmup,
@@ -42,7 +42,7 @@ enum class Rule {
   kVae,
   kSharesAlone,
   kShares,  // a positive share for each rank
-  // Of PipeFusion's own.
+  // About PipeFusion's own options.
   kPatchesAlone,
   kPatchAxisAlone,
   kStageBlocksAlone,
@@ -51,24 +51,24 @@ enum class Rule {
   kStageBlocks
 };
 
-// Whether other degrees may keep the rule.
+// Whether other degrees could satisfy the rule.
 constexpr bool is_of_degrees(Rule rule) {
   return rule <= Rule::kSquare;
 }
 
 struct Violation {
   Rule rule;
-  int64_t wished = 0, available = 0;  // where the rule compares numbers
+  int64_t wished = 0, available = 0;  // if the rule compares numbers
   bool operator==(const Violation&) const = default;
 };
 
-// The number of ranks of a run. `world_size` is that of a launcher, if it has already started them.
+// The number of ranks of a run. `world_size` is the number that a launcher has already started, if any.
 int64_t ranks_of(const ParallelOptions& options, std::optional<int64_t> world_size);
 
 // Returns the rules that a wish breaks, in the order of Rule; none for a layout that can run.
 std::vector<Violation> violations(const ParallelOptions& options, const Workload& workload,
                                   std::optional<int64_t> world_size = std::nullopt);
-// Only those of degrees that multiply to the right number of ranks.
+// Only those for degrees that multiply to the right number of ranks.
 std::vector<Violation> degree_violations(const ParallelOptions& options, const Workload& workload);
 
 // Puts a violation into words, except kRange, for which check_fields() has them.

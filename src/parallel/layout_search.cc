@@ -8,8 +8,7 @@
 namespace tessera::parallel {
 namespace {
 
-// For each patch, PipeFusion's stages hand a message on; more than this many patches a stage only add such
-// messages.
+// For each patch, PipeFusion's stages pass on a message; more patches per stage than these only add messages.
 constexpr int64_t kPatchesPerStage[] = {1, 2, 4};
 
 class Search {

@@ -16,7 +16,7 @@ inline constexpr int64_t kAxes = 9;
 inline constexpr std::array<Axis, kAxes> kAllAxes = {Axis::kTensorInner, Axis::kTensorOuter, Axis::kUlysses,
                                                      Axis::kGather,      Axis::kRing,        Axis::kDisplaced,
                                                      Axis::kPipeline,    Axis::kCfg,         Axis::kData};
-// The axes that layers which split weights, and layers which split tokens, see as one.
+// The axes that appear as one to layers that split weights, and to layers that split tokens.
 inline constexpr std::array<Axis, 2> kTensorAxes = {Axis::kTensorInner, Axis::kTensorOuter};
 inline constexpr std::array<Axis, 4> kSequenceAxes = {Axis::kUlysses, Axis::kGather, Axis::kRing,
                                                       Axis::kDisplaced};

@@ -16,7 +16,7 @@ at::Tensor merge_moments(std::span<const at::Tensor> parts, std::span<const int6
 
 // Estimates the moments of the whole in a step where only those of the local part are fresh, from the moments
 // of the step before (DistriFusion, arXiv:2402.19481, section 4.3): whole_before + share * (own - own_before)
-// for the means of x and of x^2, which give the variance as E[x^2] - E[x]^2. Where that variance is negative,
+// for the means of x and of x^2, which give the variance as E[x^2] - E[x]^2. If that variance is negative,
 // the local part's is used instead.
 at::Tensor displaced_moments(const at::Tensor& whole_before, const at::Tensor& own,
                              const at::Tensor& own_before, double share);

@@ -16,10 +16,10 @@ using tessera::ParallelOptions;
 using tessera::SplitScheme;
 
 const Fields<ParallelOptions>& parallel_fields();
-// Whether check_fields() would accept the numbers, without an exception or a text.
+// Whether check_fields() would accept the numbers, without creating an exception or a text.
 bool are_in_range(const ParallelOptions& options);
 
-// The degrees that may be any number of ranks. Guidance has at most two: `use_cfg_parallel`.
+// The degrees that may be any number of ranks. Guidance parallelism has at most two: `use_cfg_parallel`.
 struct Degree {
   const char* name;
   int64_t ParallelOptions::*value;
@@ -40,7 +40,7 @@ inline constexpr Degree kDegrees[] = {
     {"tensor_parallel_degree", &ParallelOptions::tensor_parallel_degree,
      "Tensor parallelism: ranks that divide the weights of each layer [1]"}};
 
-// The fields that give these degrees, for messages; degrees of 1 are left out: "ulysses_degree 2
+// The fields that set these degrees, for messages; degrees of 1 are left out: "ulysses_degree 2
 // use_cfg_parallel".
 std::string degrees_text(const ParallelOptions& options);
 

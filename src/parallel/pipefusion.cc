@@ -49,8 +49,8 @@ void Pipeline::work(const PatchRun& run) {
   if (schedule_.receives_late) receive_next(run);
 }
 
-// Posts the receive of what depends on the work of `run`: on the first stage the latents that come of it, and
-// on the others what the previous stage gives for the next run.
+// Posts the receive for what depends on the work of `run`: on the first stage, the latents that result from
+// it; on other stages, what the previous stage sends for the next run.
 void Pipeline::receive_next(const PatchRun& run) {
   if (is_alone()) return;
   if (is_first()) return receive_latents(run);
@@ -90,8 +90,8 @@ void Pipeline::wait_for_latents(int64_t step, int64_t end) {
 }
 
 void Pipeline::send_on(const PatchRun& run, Tensors tensors, int64_t to) {
-  // What was sent for these patches one step ago has been used, or this run could not have arrived, so this
-  // does not block.
+  // This does not block: the messages sent for these patches one step ago have been used, since this run
+  // could not have arrived otherwise.
   while (!sent_.empty() &&
          (sent_.front().run.step + 1 < run.step ||
           (sent_.front().run.step + 1 == run.step && sent_.front().run.patches.end() <= run.patches.end()))) {
@@ -105,9 +105,9 @@ void Pipeline::send_on(const PatchRun& run, Tensors tensors, int64_t to) {
   }
 }
 
-// This is called before a step that will not happen. Each rank but the first has posted a receive for the
-// first run of this step; sending it, though it is not read, keeps messages of this run apart from those of
-// the next one.
+// Called before a step that will not happen. Each rank except the first has posted a receive for the first
+// run of this step; sending it, although it is not read, keeps messages of this run apart from those of the
+// next one.
 void Pipeline::drain(int64_t step) {
   const PatchRun run = first_run(step);
   if (!is_last()) send_on(run, stage_.empty_output(run.patches), group_.rank + 1);

@@ -1,6 +1,6 @@
 // The schedule of PipeFusion (arXiv:2405.14430): the blocks of a model are dealt to stages, and the patches
 // of an image flow through the stages one after another. The first patch of a step does not wait for the last
-// patch of the step before. This file knows only tensors, not what they stand for.
+// patch of the previous step. This file knows only tensors, not their meaning.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,12 +14,11 @@ namespace tessera::parallel {
 
 struct PipelineSchedule {
   int64_t steps = 1;
-  int64_t first_step = 0;  // of those, the one with which the pipeline begins
+  int64_t first_step = 0;  // the step with which the pipeline begins
   int64_t patches = 1;
   int64_t warmup_steps = 0;  // the first steps, which process all patches at once
   // Receives are posted after the work that they depend on has been queued, not before. A device needs this:
-  // a posted receive occupies it until the message comes, and what the work allocates meanwhile may wait for
-  // it.
+  // a posted receive occupies it until the message comes, and allocations made by the work may wait for it.
   bool receives_late = false;
 
   // The number of patches that are processed together in `step`: all of them, or one.
@@ -35,32 +34,32 @@ class PipelineStage {
  public:
   virtual ~PipelineStage() = default;
 
-  // Computes the stage's output for the next stage from the output of the stage before (empty on the first).
-  // On the last stage, the output goes to update().
+  // Computes the output for the next stage from that of the previous stage (empty on the first). On the last
+  // stage, the output goes to update().
   virtual Tensors compute(int64_t step, Range patches, Tensors hidden) = 0;
   // Last stage: computes the new latents of the patches from the output of compute().
   virtual at::Tensor update(int64_t step, Range patches, const Tensors& output) = 0;
   // First stage: these latents have arrived; compute() may use them from now on.
   virtual void updated(int64_t step, Range patches, const at::Tensor& latents) = 0;
-  // First stage: whether all latents of the step must arrive before ended() is called, as for the last step.
-  // The later stages idle meanwhile.
+  // First stage: whether all latents of the step must arrive before ended() is called, as after the last
+  // step. The later stages are idle meanwhile.
   virtual bool wants_latents(int64_t /*step*/) const { return false; }
 
-  // Uninitialised tensors with the shapes of: the output of the stage before, to receive into; this stage's
-  // output to the next one; latents.
+  // Uninitialised tensors with the shapes of: the previous stage's output, to receive into; this stage's
+  // output for the next one; latents.
   virtual Tensors empty_hidden(Range patches) const = 0;
   virtual Tensors empty_output(Range patches) const = 0;
   virtual at::Tensor empty_latents(Range patches) const = 0;
 
-  // The beginning and the end of a step on this rank. When began() returns false, which it must do on all
-  // ranks at the same step, the run ends before that step.
+  // The beginning and the end of a step on this rank. If began() returns false, which it must do on all ranks
+  // at the same step, the run ends before that step.
   virtual bool began(int64_t step) = 0;
   virtual void ended(int64_t step) = 0;
 };
 
 // A rank's part of the pipeline, which advances step by step. All ranks of `group`, in the order of the
-// stages, must make the same calls with the same schedule. No rank waits for a send, and receives are posted
-// before the work that hides them, also for the next step.
+// stages, must make the same calls with the same schedule. Ranks never wait for a send, and receives are
+// posted before the work that hides them, even for the next step.
 class Pipeline {
  public:
   // The arguments must outlive it.
@@ -72,8 +71,8 @@ class Pipeline {
   int64_t next_step() const { return next_step_; }
   bool is_done() const { return next_step_ == schedule_.steps; }
 
-  // Runs the next step. Returns false when began() has ended the run before it. Then, and after the last
-  // step, all messages have been received, unless a stage throws.
+  // Runs the next step. Returns false if began() has ended the run before it. Then, and after the last step,
+  // all messages have been received, unless a stage throws.
   bool advance();
   // First stage: waits for the latents of the last step that was run; other stages do nothing.
   void catch_up();

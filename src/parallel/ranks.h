@@ -17,7 +17,7 @@ struct Ranks {
   // because it connects the groups for tensors on `device`. Later calls with the same layout reuse the
   // connections. Runs that are under way at a time need lanes of their own (comm::World::group()).
   Ranks(comm::World& world, const Layout& layout, at::Device device = at::kCPU, int64_t lane = 0);
-  // The place of `rank` without connections, to find out what that rank would hold and do.
+  // The place of `rank` without connections, to determine what that rank would hold and do.
   Ranks(int64_t rank, const Layout& layout);
 
   Layout layout;
@@ -29,7 +29,8 @@ struct Ranks {
   comm::Group sequence;  // all three, and displaced patches: split the rows of the image
   comm::Group pipeline;  // split the blocks into stages
   comm::Group cfg;       // split the branches of guidance
-  comm::Group data;      // split the images
+  comm::Group data;      // Ranks at equal places along the axes that divide weights hold equal weights of the
+                         // denoiser.
 
  private:
   template <typename MakeGroup>

@@ -11,8 +11,8 @@
 
 namespace tessera::parallel {
 
-// Calls `visit` with every rank's block, beginning with the local one, while the next block is under way.
-// `own` is contiguous; its shape may differ between ranks in the first dimension only, which is lengths[r] on
+// Calls `visit` with every rank's block, beginning with the local one, while the next block is in flight.
+// `own` is contiguous; its shape may differ between ranks only in the first dimension, which is lengths[r] on
 // rank r.
 void ring_pass(const at::Tensor& own, std::span<const int64_t> lengths, const comm::Group& group,
                const std::function<void(const at::Tensor& block)>& visit);

@@ -7,7 +7,7 @@
 namespace tessera::parallel {
 namespace {
 
-// Numbers beyond every video's are refused later on; here they must not overflow.
+// Numbers beyond those of any video are refused later; here they must not overflow.
 int64_t requested_patches(const ParallelOptions& options) {
   constexpr int64_t kMost = int64_t{1} << 32;
   return std::clamp<int64_t>(options.num_pipeline_patch.value_or(1), 1, kMost);
@@ -63,10 +63,10 @@ Division divide(const ParallelOptions& options, const Workload& workload) {
           .most_patches = std::max<int64_t>(1, units_of(patch_axis, workload) / ranks)};
 }
 
-// Each block goes to the stage that is then the least busy. Most of them are dealt at once: halving finds the
-// level of work by share below which there are not too many.
+// Each block goes to the stage that is then the least busy. Most of them are dealt at once: bisection finds a
+// level of work per share at which not too many are dealt.
 std::vector<int64_t> balanced_stages(const Workload& workload, int64_t stages, const Shares& shares) {
-  std::vector<double> others(static_cast<size_t>(stages));  // work besides blocks
+  std::vector<double> others(static_cast<size_t>(stages));  // work other than blocks
   others.front() += workload.embedding;
   others.back() += workload.head;
   const auto share = [&](size_t i) { return shares.of_parts.empty() ? 1.0 : shares.of_parts[i]; };

@@ -25,8 +25,8 @@ struct Workload {
   bool has_group_norms = false;  // the model has norms over all positions of an image
   int64_t steps = 1;
   int64_t pictures = 1;
-  bool guided = true;  // has an unconditional branch, as it has with guidance scales above the next number
-  double unguided_scale = 1;  // infinite: the model runs without guidance
+  bool guided = true;         // has an unconditional branch, as with guidance scales above `unguided_scale`
+  double unguided_scale = 1;  // infinite if the model runs without guidance
   // Whether the sampler may step slices of the latents separately (samplers::Sampler::is_elementwise()).
   bool has_elementwise_sampler = true;
   // Whether the branches of guidance may be combined patch by patch.
@@ -38,17 +38,17 @@ struct Workload {
   }
 };
 
-// What a wish leaves open, chosen. All degrees must be at least 1.
+// The choices for everything that a wish leaves open. All degrees must be at least 1.
 struct Division {
   GridAxis patch_axis, rank_axis;
   bool dsp;              // Ulysses ranks divide frames, or places, in attention along the other axis
   int64_t units;         // of the axis of the ranks: rows that stay together, or frames
-  int64_t most_patches;  // of PipeFusion, so that each has a unit for each rank that divides it
+  int64_t most_patches;  // of PipeFusion, such that each has a unit for each rank that divides it
 };
 Division divide(const ParallelOptions& options, const Workload& workload);
 
 // The number of blocks of each stage, at least one, so that the largest quotient of a stage's work and its
-// share is as small as possible. Of stages that are equally good for a block the first one gets it.
+// share is as small as possible. If several stages are equally good for a block, the first one gets it.
 std::vector<int64_t> balanced_stages(const Workload& workload, int64_t stages, const Shares& shares = {});
 
 // Returns m x n = `degree` with m <= n as close to each other as possible; m is 1 for a prime.

@@ -13,7 +13,7 @@
 namespace tessera::plan {
 namespace {
 
-// What a rank's argument is called among those of all. A constant has no name but its type.
+// Returns what a rank's argument is called among those of all ranks. A constant has only its type as a name.
 std::string name_of(const GraphArgument& argument, const TensorShape& type) {
   switch (argument.kind) {
     case GraphArgument::Kind::kInput:
@@ -29,7 +29,7 @@ std::string name_of(const GraphArgument& argument, const TensorShape& type) {
   return {};
 }
 
-// Those of a rank, with a number: it may read a weight in several parts.
+// Returns those of a rank, with a number, since it may read a weight in several parts.
 std::vector<std::string> names_of(const Graph& graph) {
   std::vector<std::string> names;
   std::map<std::string, int> seen;
@@ -40,7 +40,7 @@ std::vector<std::string> names_of(const Graph& graph) {
   return names;
 }
 
-// Makes `shape` hold another one, of the same name.
+// Extends `shape` to hold another one of the same name.
 void extend(TensorShape& shape, const TensorShape& other, const std::string& name) {
   if (shape.dtype != other.dtype || shape.sizes.size() != other.sizes.size())
     throw Error(ErrorKind::kUsage, field("stablehlo"),
@@ -48,8 +48,7 @@ void extend(TensorShape& shape, const TensorShape& other, const std::string& nam
   for (size_t i = 0; i < shape.sizes.size(); ++i) shape.sizes[i] = std::max(shape.sizes[i], other.sizes[i]);
 }
 
-// Gives the values of a graph the numbers that they have on all ranks: arguments, then results in the order
-// of the nodes.
+// Renumbers the values of a graph as on all ranks: arguments first, then results in the order of the nodes.
 class Renumbering {
  public:
   Renumbering(const Graph& graph, const SharedArguments& shared, size_t rank) : graph_(graph) {
@@ -93,7 +92,7 @@ class Renumbering {
   std::map<ValueId, ValueId> numbers_;
 };
 
-// What a rank does without is what another has, which is zero for the rank.
+// Gives a rank the operands that only others have; they are zero for this rank.
 void share_operands(std::vector<Graph>& ranks) {
   for (size_t i = 0; i < ranks.front().nodes.size(); ++i) {
     for (size_t j = 0; j < ranks.front().nodes[i].reads.size(); ++j) {
@@ -109,8 +108,8 @@ void share_operands(std::vector<Graph>& ranks) {
   }
 }
 
-// Whether the arguments of all ranks are of one shape, and only weights are missing: a rank would compute
-// something else without an input.
+// Whether the arguments of all ranks have the same shapes, and only weights are missing: without an input, a
+// rank would compute something else.
 bool have_one_shape(const SharedArguments& shared, std::span<const Graph> ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     for (size_t i = 0; i < shared.shapes.size(); ++i) {
@@ -123,7 +122,7 @@ bool have_one_shape(const SharedArguments& shared, std::span<const Graph> ranks)
   return true;
 }
 
-// Whether both give results of the same names, and their nodes read as many values.
+// Whether both have results with the same names, and their nodes read the same number of values.
 bool have_one_form(const Graph& a, const Graph& b) {
   const auto have_one_name = [](const GraphResult& x, const GraphResult& y) { return x.name == y.name; };
   if (!std::equal(a.results.begin(), a.results.end(), b.results.begin(), b.results.end(), have_one_name))
@@ -177,7 +176,7 @@ std::vector<Graph> graphs_of(std::span<const Graph> world, const std::vector<int
 SharedArguments share_arguments(std::span<const Graph> ranks) {
   SharedArguments shared;
   std::map<std::string, size_t> places;
-  std::vector<GraphArgument> all;  // each as the first rank that has it
+  std::vector<GraphArgument> all;  // each as the first rank that has it has it
   std::vector<std::vector<std::string>> names;
   for (const Graph& graph : ranks) {
     names.push_back(names_of(graph));
@@ -196,7 +195,7 @@ SharedArguments share_arguments(std::span<const Graph> ranks) {
   for (size_t i = 0; i < all.size(); ++i) {
     all[i].value = kNoValue;
     all[i].is_zero = true;
-    // Ranks number their caches each for itself.
+    // Each rank numbers its caches by itself.
     if (all[i].kind == GraphArgument::Kind::kCache) all[i].name = fmt::format("padding.{}", i);
   }
   for (size_t rank = 0; rank < ranks.size(); ++rank) {

@@ -1,5 +1,5 @@
-// Integers that never wrap: closed forms of large sizes leave int64_t quickly, and a wrong number is worse
-// than none.
+// Integers that never wrap: closed forms for large sizes soon leave int64_t, and a wrong number is worse than
+// none.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace tessera::plan {
 
-// Results are at least 0. Throws Error(kUsage) where one is beyond int64_t.
+// Results are at least 0. Throws Error(kUsage) if one exceeds int64_t.
 class Amount {
  public:
-  Amount(int64_t value) : value_(value) {}  // implicit: formulas have numbers in them
+  Amount(int64_t value) : value_(value) {}  // implicit: formulas contain numbers
 
   int64_t value() const { return value_; }
 
@@ -26,12 +26,12 @@ class Amount {
     return product;
   }
   friend Amount operator-(Amount a, Amount b) { return a.value_ - b.value_; }
-  // The division must leave no rest.
+  // The division must be exact.
   friend Amount operator/(Amount a, Amount b) {
     TESSERA_CHECK(b.value_ > 0 && a.value_ % b.value_ == 0, "{} is not divisible by {}", a.value_, b.value_);
     return a.value_ / b.value_;
   }
-  // The largest part of n that are as equal as can be.
+  // The largest part if n is divided as evenly as possible.
   friend Amount largest_part(Amount a, Amount n) {
     return a.value_ / n.value_ + (a.value_ % n.value_ == 0 ? 0 : 1);
   }

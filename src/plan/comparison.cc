@@ -27,11 +27,12 @@ Cell cell(std::string formula, Amount value) {
 // How the parameters are held.
 struct Held {
   bool weights = false, gradients = false, optimizer = false;  // divided by n
-  bool by_products = false;                                    // as the products are, or wherever it is even
+  bool by_products = false;                                    // divided like the products, or wherever that
+                                                               // is even
 };
 constexpr Held kWhole{}, kDivided{true, true, true, true};
 
-// A method that divides work and activations by `shares`, and the parameters as `held` says.
+// A method that divides work and activations by `shares`, and the parameters as `held` specifies.
 Method start(const Problem& problem, std::string name, std::string divides, const Division& division,
              const LayerShares& shares, const Held& held) {
   Method method{.name = std::move(name), .divides = std::move(divides), .obstacle = division.obstacle};
@@ -64,7 +65,7 @@ LayerShares by_tokens(const Problem& problem) {
   return LayerShares(largest_share(problem.of.s, problem.of.n));
 }
 
-// Attention by heads, and the MLP by columns, of which there are enough.
+// Attention by heads, and the MLP by columns, which are always numerous enough.
 LayerShares by_heads(const Problem& problem) {
   const Symbols& of = problem.of;
   LayerShares shares(largest_share(of.a, of.n));
@@ -73,7 +74,7 @@ LayerShares by_heads(const Problem& problem) {
   return shares;
 }
 
-// ---- What travels because ranks hold the same parameters, or parts of them.
+// ---- Messages between ranks that hold the same parameters, or parts of them.
 
 void add_gradients(const Problem& problem, Method& method) {
   const Symbols& of = problem.of;
@@ -101,7 +102,7 @@ Held zero_held(int64_t stage) {
   return {.weights = stage >= 3, .gradients = stage >= 2, .optimizer = true};
 }
 
-// What a stage of ZeRO divides beyond the one before.
+// What a stage of ZeRO divides beyond the previous one.
 std::string zero_divides(const std::string& first, int64_t stage) {
   static const char* const kAlso[] = {"optimizer", "gradients", "weights"};
   return fmt::format("{}, {}", first, kAlso[stage - 1]);
@@ -121,9 +122,10 @@ Method zero(const Problem& problem, int64_t stage) {
   return method;
 }
 
-// ---- Weights and layers divided.
+// ---- Methods that divide weights and layers.
 
-// What a rank keeps of a layer: norms, their outputs and the masks of dropout after a region by `whole`.
+// What a rank keeps of a layer; norms, their outputs and the masks of dropout after a region are divided by
+// `whole`.
 Amount kept_by_heads(const Problem& problem, const Share& whole) {
   const Symbols& of = problem.of;
   const LayerShares shares = by_heads(problem);
@@ -182,7 +184,7 @@ Method megatron_sp(const Problem& problem) {
   return method;
 }
 
-// Parameters of a stage; the last one has the logits too.
+// The parameters of a stage; the last one also has the logits.
 void set_stage(const Problem& problem, Method& method) {
   const Symbols& of = problem.of;
   const Amount logits = of.h * of.v, products = 2 * of.b * of.s * logits;
@@ -200,7 +202,7 @@ void set_stage(const Problem& problem, Method& method) {
   method.optimizer_bytes = cell("12 " + formula, kOptimizerBytes * parameters);
 }
 
-// The first stage, which has the most micro-batches under way.
+// The first stage has the most micro-batches in progress.
 void set_pipeline_memory(const Problem& problem, Method& method) {
   const Symbols& of = problem.of;
   const Share micro_batch = largest_share(of.b, of.M);
@@ -228,7 +230,7 @@ Method pipeline(const Problem& problem) {
   set_pipeline_memory(problem, method);
   const int64_t n = of.n.value();
   const Amount bsh = of.b * of.s * of.h;
-  // Of two stages neither has a neighbour on both sides, but with interleaving for the wrap around.
+  // With two stages, neither has a neighbour on both sides, except for the wrap-around of interleaving.
   Cell sent = n == 1           ? cell("0", 0)
               : !problem.train ? cell("c b s h", of.c * bsh)
               : n == 2         ? cell("(2 c - 1) b s h", (2 * of.c - 1) * bsh)
@@ -265,7 +267,7 @@ Amount largest_of_ranks(const Symbols& of, const Value& value) {
   return largest;
 }
 
-// Queries, keys and values of other heads go, and results of other tokens return.
+// Queries, keys and values of other heads are sent, and results for other tokens return.
 Traffic all_to_all(const Problem& problem) {
   const Symbols& of = problem.of;
   const Amount sent = largest_of_ranks(of, [&](int64_t i) {
@@ -278,7 +280,8 @@ Traffic all_to_all(const Problem& problem) {
           pick(problem, "2 (u-1)/u (2 b s h + K) L/n", 2 * all, "(u-1)/u (2 b s h + K) L/n", all)};
 }
 
-// Rings of r ranks, which divide 1/u of the keys and values. A rank passes on all but those of the next one.
+// Rings of r ranks, which divide 1/u of the keys and values. A rank passes on all of them except those of the
+// next rank.
 Traffic ring_hops(const Problem& problem) {
   const Symbols& of = problem.of;
   const Amount sent = largest_of_ranks(of, [&](int64_t i) {
@@ -290,7 +293,7 @@ Traffic ring_hops(const Problem& problem) {
           pick(problem, "3 (r-1) K L/n", 3 * all, "(r-1) K L/n", all), true};
 }
 
-// Tokens, and in attention the heads of a group and the tokens of a ring.
+// By tokens; in attention, by the heads of a group and the tokens of a ring.
 LayerShares by_tokens_and_heads(const Problem& problem) {
   const Symbols& of = problem.of;
   LayerShares shares = by_tokens(problem);
@@ -300,7 +303,7 @@ LayerShares by_tokens_and_heads(const Problem& problem) {
   return shares;
 }
 
-// USP; Ulysses and Ring are USP with other degrees.
+// USP; Ulysses and Ring are USP with particular degrees.
 Method usp(const Problem& problem, std::string name, std::string divides, const Held& held) {
   Method method = start(problem, std::move(name), std::move(divides),
                         ulysses_groups_division(problem.sizes) + tokens_division(problem.sizes),
@@ -341,7 +344,7 @@ Method ring(const Problem& problem) {
   return method;
 }
 
-// As with Megatron-SP, the largest part goes to all, and the rank that has it sends the most.
+// As with Megatron-SP, the largest part goes to all ranks, and the rank that has it sends the most.
 Method key_value_gather(const Problem& problem) {
   Method method =
       start(problem, "KV gather", "tokens", tokens_division(problem.sizes), by_tokens(problem), kWhole);
@@ -370,7 +373,8 @@ Method usp_with_zero(const Problem& problem, int64_t stage) {
   return method;
 }
 
-// Layers see in turn a frame and a place in all frames; ranks have whole ones of what a layer sees.
+// Layers alternate between attending within a frame and along a position in all frames; ranks have complete
+// sequences of whatever a layer attends to.
 Method dynamic_sp(const Problem& problem) {
   const Symbols& of = problem.of;
   const int64_t f = std::max<int64_t>(of.f.value(), 1), s = of.s.value() / f, n = of.n.value();
@@ -399,7 +403,7 @@ Method dynamic_sp(const Problem& problem) {
   return method;
 }
 
-// ---- Data of the previous denoising step.
+// ---- Methods that use data of the previous denoising step.
 
 Method distrifusion(const Problem& problem) {
   Method method =
@@ -415,7 +419,7 @@ Method distrifusion(const Problem& problem) {
 
 Method pipefusion(const Problem& problem) {
   const Share layers = largest_share(problem.of.L, problem.of.n);
-  // Patches of other sizes change nothing in the sums below.
+  // Uneven patches would not change the sums below.
   const Division patches{.obstacle = tokens_division(problem.sizes).obstacle, .uneven = {}};
   Method method = start(problem, "PipeFusion", "layers, patches", layers_division(problem.sizes) + patches,
                         LayerShares(layers), kDivided);

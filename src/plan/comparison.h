@@ -1,7 +1,7 @@
-// What each parallel method makes a rank compute, hold and send, in closed form, for a forward pass or for a
-// training step. Everything is of one rank (the busiest, where they differ) and of all layers. The formulas
-// are those of equal parts. Where parts are uneven, values are those of the largest, as `split_evenly` makes
-// them; a method that has nothing to do for some ranks has an obstacle instead.
+// What each parallel method makes a rank compute, hold and send, in closed form, for a forward pass or a
+// training step. All figures are for one rank (the busiest, if ranks differ) and for all layers. The formulas
+// assume equal parts. If parts are uneven, values are those of the largest, as made by `split_evenly`; a
+// method that leaves some ranks without work has an obstacle instead.
 //
 // n ranks; (n-1)/n is the share of a tensor that a rank sends, or passes on, in an AllGather, a ReduceScatter
 // or an AllToAll; an AllReduce is a ReduceScatter and an AllGather. K are the keys and values of a layer.
@@ -41,33 +41,38 @@ namespace tessera::plan {
 
 // What a rank sends.
 struct Traffic {
-  std::string data;         // "activations", "gradients", "weights" or "gradients and weights"
+  std::string data;         // whether it can travel while the rank computes
   std::string collectives;  // "2 AllReduce a layer"
   Cell elements;
-  bool overlaps = false;  // it can travel while the rank computes
+  bool overlaps = false;  // why ranks cannot divide these sizes in this way; if set, nothing below is
 
   int64_t bytes() const { return (Amount(elements.value) * kElementBytes).value(); }
 };
 
 struct Method {
   std::string name, divides;
-  std::string obstacle;  // why ranks cannot divide these sizes so; nothing below is set then
-  std::string uneven{};  // how parts differ; empty if they do not
+  std::string obstacle;  // how parts differ; empty if they do not
+  std::string uneven{};  // the last two only with training
   std::vector<Traffic> traffic{};
 
   Cell parameters{}, flop{};
-  Cell weight_bytes{}, gradient_bytes{}, optimizer_bytes{};  // the last two with training only
-  Cell activation_bytes{};                                   // kept for backward, with training only
-  Cell key_value_bytes{};                                    // without training only
-  // Of PP: the time that a rank waits over the time that it computes, and the bytes that a rank saves, with
-  // training, if it frees the output of a micro-batch once it is sent.
+  Cell weight_bytes{}, gradient_bytes{}, optimizer_bytes{};  // kept for the backward pass; only with training
+  Cell activation_bytes{};                                   // only without training
+  Cell key_value_bytes{};                                    // For PP: the ratio of the time that a rank
+                                                             // waits to the time that it computes; and, with
+                                                             // training, the bytes that a rank saves by
+                                                             // freeing the output of a micro-batch once it
+                                                             // has been sent.
+  // The bytes of activations, or of everything else.
   std::optional<double> idle{};
   std::string idle_formula{};
   Cell freed_output_bytes{};
 
   // Of activations, or of everything else.
   int64_t bytes_sent(bool activations) const;
-  int64_t training_bytes() const;  // weights, gradients, optimizer and activations
+  int64_t training_bytes() const;  // Returns the methods that make sense for training, or for a forward pass,
+                                   // where ZeRO-1 and -2 are the same as DP. Sizes must be resolved. Throws
+                                   // Error(kUsage) if a result exceeds int64_t.
 };
 
 // Returns the methods that make sense for training, or for a forward pass: there ZeRO-1 and -2 are DP.

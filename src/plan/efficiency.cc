@@ -14,12 +14,13 @@ namespace {
 
 constexpr double kAbovePoints = 1.5;
 constexpr double kLeastShare = 1e-6, kMostShare = 1e3, kMostSize = 1e18;
-constexpr double kLeastDistance = 1e-9;  // squared, in logarithms: it is the same size
+constexpr double kLeastDistance = 1e-9;  // squared, in logarithms; closer sizes count as the same
 constexpr size_t kNeighbours = 8;
-constexpr double kLevel = 1e-2;  // how much a plane wants to be level, of the weight of what it fits
+constexpr double kLevel = 1e-2;  // the pull of a plane towards being level, relative to the weight of what it
+                                 // fits
 constexpr double kBeyond =
-    0.25;  // how far a share may lie beyond those around, of the logarithm of their ratio
-// Other kernels compute other windows: twice as many windows are as far away as 16 times as many rows.
+    0.25;  // how far a share may lie beyond its neighbours, relative to the logarithm of their ratio
+// Other windows use other kernels: twice as many windows count as distant as 16 times as many rows.
 constexpr double kOfWindows = 4;
 constexpr const char* kDtypes[] = {"fp32", "fp16", "bf16", "fp8"};
 
@@ -82,7 +83,7 @@ OrderedJson table_json(const ShareTable& table) {
   return points;
 }
 
-// From one size to another, in what the table takes for distances.
+// Returns the steps from one size to another, in the table's distances.
 std::vector<double> steps_between(const ShareTable& table, const std::vector<double>& from,
                                   const std::vector<double>& to) {
   std::vector<double> steps(from.size());
@@ -95,7 +96,7 @@ double squared(const std::vector<double>& steps) {
   return std::inner_product(steps.begin(), steps.end(), steps.begin(), 0.0);
 }
 
-// Solves the equations of n unknowns, whose matrix [n, n + 1] is symmetric and positive before its last
+// Solves a system of n equations; the matrix [n, n + 1] is symmetric and positive definite before its last
 // column.
 std::vector<double> solve(std::vector<std::vector<double>> rows) {
   const size_t n = rows.size();
@@ -114,8 +115,8 @@ std::vector<double> solve(std::vector<std::vector<double>> rows) {
   return values;
 }
 
-// The slopes of the plane through a point that fits the others best, each by the inverse fourth power of its
-// distance. Along what the points around do not tell, it is level.
+// The slopes of the plane through a point that best fits the others, each weighted by the inverse fourth
+// power of its distance. In directions that the surrounding points do not determine, it is level.
 std::vector<double> slopes_at(const ShareTable& table, const ShareTable::Point& point) {
   const size_t dims = point.log_size.size();
   std::vector<std::vector<double>> rows(dims, std::vector<double>(dims + 1));
@@ -180,7 +181,7 @@ std::vector<double> size_of(const Work& work) {
 }
 
 double ShareTable::share(const std::vector<double>& size) const {
-  // Where a point has no sizes, it is the share of all.
+  // A point without sizes is the share for all sizes.
   const size_t dims = points.front().log_size.size();
   std::vector<double> at(dims);
   for (size_t k = 0; k < dims; ++k) {
@@ -207,7 +208,7 @@ double ShareTable::share(const std::vector<double>& size) const {
     least = std::min(least, point->log_share);
     most = std::max(most, point->log_share);
   }
-  // Planes do not lead far beyond what was measured around.
+  // Planes must not lead far beyond the measurements around them.
   const double beyond = kBeyond * (most - least);
   return std::exp(std::clamp(sum / weights, least - beyond, most + beyond));
 }

@@ -20,31 +20,31 @@ std::string work_kind_name(WorkKind kind);  // "gemm", "convolution", "attention
 
 WorkKind work_kind(const Work& work);
 
-// What an efficiency table is found by: the name of the kind, and "heads" of norms of heads, whose short rows
-// take several times as long as other vector operators. Where there is no such table, they are vector
-// operators.
+// The name under which an efficiency table is found: that of the kind, or "heads" for norms of heads, whose
+// short rows take several times as long as other vector operators. If there is no such table, these are
+// vector operators.
 std::string share_name(const Work& work);
 
-// What the share of a kind depends on, each above 0: of a product rows, inner and columns; of a convolution
-// these, and in how many rows an element of its input is (GemmWork::overlap), by which windows, strides and
-// upsampling differ; of attention batch x heads, queries, keys and the size of a head; of a vector operator
-// the elements that it reads and writes.
+// The sizes that the share of a kind depends on, each above 0. For a product: rows, inner and columns. For a
+// convolution: these, and the number of rows that contain an element of its input (GemmWork::overlap), which
+// reflects windows, strides and upsampling. For attention: batch x heads, queries, keys and the size of a
+// head. For a vector operator: the number of elements that it reads and writes.
 std::vector<double> size_of(const Work& work);
 size_t size_count(WorkKind kind);
 
-// Shares at measured sizes. Between them the logarithm of the share is a function of the logarithms of the
-// sizes by the modified method of Shepard (Franke and Nielson, Int. J. Numer. Methods Eng. 15, 1980): through
-// each measured size goes the plane that fits those around it best, and the planes of the nearest weigh the
-// inverse fourth power of their distance. Measured shares are therefore reproduced, as are shares that are
-// powers of the sizes. Sizes beyond the measured ones have the share of the nearest of these. Equal sizes
-// have their mean.
+// Shares at measured sizes. Between them, the logarithm of the share is interpolated over the logarithms of
+// the sizes by the modified method of Shepard (Franke and Nielson, Int. J. Numer. Methods Eng. 15, 1980):
+// each measured size has a plane through it that best fits its neighbours, and the planes of the nearest
+// sizes are weighted by the inverse fourth power of their distance. Measured shares are therefore reproduced,
+// as are shares that are powers of the sizes. Sizes outside the measured range have the share of the nearest
+// measured size. Equal sizes are averaged.
 struct ShareTable {
   struct Point {
     std::vector<double> log_size;
     double log_share = 0;
   };
   std::vector<Point> points;
-  // How far apart sizes that differ by a factor of e are, where it is not 1.
+  // The distance between sizes that differ by a factor of e, where it is not 1.
   std::vector<double> scales = {};
 
   double share(const std::vector<double>& size) const;
@@ -52,20 +52,20 @@ struct ShareTable {
 
 class Efficiency {
  public:
-  // The share of the time by the data sheet that work of this size really gets; 1 where nothing is known.
+  // The ratio of the data sheet's time to the actual time for work of this size; 1 if nothing is known.
   double share(const Work& work, const std::string& dtype) const;
 
-  // An upper bound on share() of the kind: the greatest known share, and for a table a little more, because
+  // An upper bound of share() for the kind: the largest known share, and a little more for a table, because
   // planes through its points may rise above them.
   double most(WorkKind kind, const std::string& dtype) const;
 
-  // The geometric mean of all that is known of the kind; 1 where nothing is.
+  // The geometric mean of everything known about the kind; 1 if nothing is known.
   double mean(WorkKind kind) const;
 
   bool empty() const { return tables_.empty(); }
-  // One number for the kind and all dtypes, in place of what was there.
+  // Sets a single number for the kind and all dtypes, replacing what was there.
   void set(WorkKind kind, double share);
-  // Multiplies what is known of the kind, or 1.
+  // Multiplies everything known about the kind, or 1, by a factor.
   void scale(WorkKind kind, double factor);
 
   // The value of a machine's key `efficiency`: {"gemm": 0.5, "attention": {"bf16": [[32, 4096, 4096, 72,
@@ -75,7 +75,7 @@ class Efficiency {
   OrderedJson json() const;
 
  private:
-  using ByDtype = std::map<std::string, ShareTable>;  // "" is for all
+  using ByDtype = std::map<std::string, ShareTable>;  // "" applies to all
   const ShareTable* find(const std::string& name, const std::string& dtype) const;
 
   std::map<std::string, ByDtype> tables_;  // by share_name()

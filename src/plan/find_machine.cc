@@ -54,7 +54,7 @@ Machine read_named_machine(const std::string& name) {
                                    [&](const Link& link) { return link.kind == name.substr(dash + 1); });
   if (chosen == links.end()) return read_machine(find_machine(name));
   std::rotate(links.begin(), chosen, chosen + 1);
-  // Of the others, those that join more devices.
+  // From the others, removes those that join more devices.
   std::erase_if(links, [&](const Link& link) {
     return &link != &links.front() && link.devices == links.front().devices;
   });

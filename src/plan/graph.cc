@@ -4,7 +4,7 @@ namespace tessera::plan {
 
 Geometry Geometry::of(const at::Tensor& x) {
   Geometry geometry{.offset = x.storage_offset(), .sizes = x.sizes().vec(), .strides = x.strides().vec()};
-  // The stride of a dimension of one element means nothing.
+  // The stride of a dimension with one element is meaningless.
   for (size_t i = 0; i < geometry.sizes.size(); ++i) {
     if (geometry.sizes[i] == 1) geometry.strides[i] = 0;
   }

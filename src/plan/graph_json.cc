@@ -15,9 +15,9 @@
 namespace tessera::plan {
 namespace {
 
-constexpr int64_t kMostNumbers = 16;  // of a constant whose contents a trace holds
+constexpr int64_t kMostNumbers = 16;  // for constants whose contents are in the trace
 
-// Numbers that JSON has no form for are texts.
+// Numbers without a form in JSON become texts.
 Json json_of(double number) {
   if (std::isfinite(number)) return number;
   return std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf";
@@ -33,9 +33,9 @@ Json json_of(const std::vector<weights::Slice>& slices) {
   return list;
 }
 
-// An attribute or an argument. A value among the arguments of a call is its place among what the node reads,
-// of which `next` is the first that no argument before it is: calls read their arguments in order, but a file
-// may say otherwise.
+// An attribute or an argument. A value among the arguments of a call is given by its place among the values
+// that the node reads; `next` is the first one that no earlier argument is. Calls read their arguments in
+// order, but a file may have another order.
 Json json_of(const GraphAttribute& attribute, const GraphNode& node, size_t& next) {
   const auto place = [&](ValueId value) {
     if (next < node.reads.size() && node.reads[next] == value) return next++;
@@ -78,7 +78,7 @@ Json json_of(const GraphCollective& collective) {
   return json;
 }
 
-// A node that reads these values and has this role, without its block.
+// Writes a node with this role that reads these values, without its block.
 Json json_of(const GraphNode& node, const std::string& role, const std::vector<ValueId>& reads,
              const Graph& graph) {
   Json json = {{"name", node.name}, {"reads", reads}, {"writes", Json::array()}};
@@ -126,7 +126,7 @@ Json json_of(const GraphArgument& argument, const Graph& graph) {
   return json;
 }
 
-// The first word of a role that is a number, as the place of its text.
+// The first word of a role that is a number, given by its position.
 std::optional<Range> number_in(const std::string& role) {
   for (size_t begin = 0; begin <= role.size();) {
     const size_t end = std::min(role.find('.', begin), role.size());
@@ -139,8 +139,8 @@ std::optional<Range> number_in(const std::string& role) {
   return std::nullopt;
 }
 
-// Consecutive nodes of a block: what they are but for the numbers of values and their own, and what these
-// are.
+// Consecutive nodes of a block: everything about them except the numbers of values and of the nodes
+// themselves, and those numbers.
 class Segment {
  public:
   Segment(const Graph& graph, size_t begin, size_t end) {

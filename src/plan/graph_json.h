@@ -1,4 +1,4 @@
-// Graphs in the file of a trace (docs/trace.md). Blocks that differ only in numbers are held once.
+// Graphs in the file of a trace (docs/trace.md). Blocks that differ only in numbers are stored once.
 #pragma once
 
 #include <array>
@@ -10,10 +10,10 @@
 
 namespace tessera::plan {
 
-// How the file calls each GraphArgument::Kind.
+// The names of the GraphArgument::Kind values in the file.
 inline constexpr std::array kKinds = {"weight", "input", "constant", "cache"};
 
-// Values of `graph` must have the numbers that reading gives them: arguments in their order, then what nodes
+// Values of `graph` must have the numbers that reading will give them: arguments in order, then what nodes
 // write, in the order of the program.
 Json write_graph(const Graph& graph);
 

@@ -13,16 +13,16 @@ namespace tessera::plan {
 namespace {
 
 using Kind = GraphArgument::Kind;
-constexpr size_t kMostNodes = 1 << 20;  // of a graph, when all blocks are written out
+constexpr size_t kMostNodes = 1 << 20;  // in a graph, with all blocks expanded
 
-// A node as the file has it: it reads values by the numbers of its block, and what it refers to among its
-// arguments are places among what it reads.
+// A node as stored: it reads values by the numbers of its block, and its arguments refer to places among the
+// values it reads.
 struct FileNode {
   GraphNode node;
   std::vector<TensorShape> writes;
 };
 
-// Nodes that several blocks have.
+// Nodes that several blocks share.
 struct Form {
   int64_t reads = 0;  // values from outside
   std::vector<FileNode> nodes;
@@ -52,7 +52,7 @@ class GraphReader {
     return fmt::format("{}: {}[{}]", reader_.where(), list, index);
   }
 
-  // A value that is there.
+  // Returns a value that must exist.
   ValueId value_of(ValueId value, const TraceReader& reader) const {
     if (value >= std::ssize(graph_.values))
       input_error(reader.where(), "value {} is not there yet, only {} are", value, graph_.values.size());
@@ -246,7 +246,7 @@ class GraphReader {
     }
   }
 
-  // Reads values of the graph. Returns what it writes.
+  // Adds a node that reads values of the graph. Returns the values that it writes.
   std::vector<ValueId> add(FileNode made, const TraceReader& reader) {
     GraphNode& node = made.node;
     if (node.role.find('*') != std::string::npos)
@@ -268,7 +268,7 @@ class GraphReader {
     return graph_.nodes.back().writes;
   }
 
-  // The last element that a geometry reaches; beyond all if that is no number.
+  // The last element that a geometry reaches; beyond all if that number is too large.
   static double end_of(const Geometry& geometry) {
     double last = static_cast<double>(geometry.offset);
     for (size_t i = 0; i < geometry.sizes.size(); ++i)
@@ -276,7 +276,7 @@ class GraphReader {
     return last;
   }
 
-  // Of what moves within a storage.
+  // Checks what moves within a storage.
   void check_shapes(const FileNode& made, const TraceReader& reader) const {
     const GraphNode& node = made.node;
     const bool is_view = node.name == "view", is_write = node.name == "write";

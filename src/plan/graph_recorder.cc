@@ -73,7 +73,7 @@ GraphAttribute owned(const ops::Attribute& attribute) {
 
 }  // namespace
 
-// A call of libtorch that no operation of ours makes, and that is not part of another call.
+// A call of libtorch that none of our operations makes, and that is not part of another call.
 struct GraphCall : at::ObserverContext {
   std::vector<at::Tensor> inputs;
   bool is_symbolic = false;
@@ -87,7 +87,7 @@ struct GraphCall : at::ObserverContext {
       for_each_tensor(value, [&](const at::Tensor& x) { made->inputs.push_back(x); });
     made->is_symbolic = std::any_of(made->inputs.begin(), made->inputs.end(),
                                     [](const at::Tensor& x) { return current_recorder->is_symbolic(x); });
-    // Values are read now: a call in place replaces them. What is only written is not read.
+    // Values must be read now: a call in place replaces them. What is only written is not read.
     for (size_t i = 0; i < call.inputs().size(); ++i) {
       const c10::IValue& value = call.inputs()[i];
       if (!made->is_symbolic) {
@@ -146,9 +146,9 @@ ValueId GraphRecorder::add_value(const at::Tensor& like) {
   return std::ssize(graph_.values) - 1;
 }
 
-// A constant is known by its contents, so that the same one is held once.
+// Constants are identified by their contents, so each is stored once.
 ValueId GraphRecorder::constant(const at::Tensor& x) {
-  // Another recorder of this thread does not see what this one does.
+  // Other recorders on this thread do not see what this one does.
   const at::DisableRecordFunctionGuard unrecorded;
   const c10::DebugInfoGuard uncounted(c10::DebugInfoKind::PROFILER_STATE, nullptr);
   std::string key;
@@ -169,7 +169,7 @@ ValueId GraphRecorder::constant(const at::Tensor& x) {
 ValueId GraphRecorder::read(const at::Tensor& x) {
   if (!x.defined()) return kNoValue;
   if (!is_symbolic(x)) return constant(x);
-  if (x.numel() == 0) {  // whatever was done to its memory
+  if (x.numel() == 0) {  // an empty tensor needs no contents, whatever was done to its memory
     graph_.nodes.push_back({.name = "empty", .writes = {add_value(x)}});
     return graph_.nodes.back().writes.front();
   }
@@ -391,7 +391,7 @@ void GraphRecorder::fill_constants() {
     if (argument.kind != GraphArgument::Kind::kConstant) continue;
     const TensorShape& shape = graph_.values[static_cast<size_t>(argument.value)];
     argument.contents = at::empty(shape.sizes, shape.dtype);
-    if (argument.contents.numel() == 0) continue;  // there is no data to copy to
+    if (argument.contents.numel() == 0) continue;  // there is no data to copy
     std::memcpy(argument.contents.mutable_data_ptr(), contents.at(argument.value)->data(),
                 argument.contents.nbytes());
   }
@@ -405,7 +405,7 @@ void GraphRecorder::begin_later_step() {
     return std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
   };
   for (const GraphNode& node : graph_.nodes) {
-    // Where a rank only receives, what it receives is of the step on those that send.
+    // A rank that only receives takes the step from the ranks that send.
     const bool only_receives =
         node.name.starts_with("collective.") && std::all_of(node.reads.begin(), node.reads.end(), is_empty);
     if (only_receives || std::any_of(node.reads.begin(), node.reads.end(), is_of_step))
@@ -471,8 +471,8 @@ Graph GraphRecorder::take() {
 std::pair<Graph, Graph> GraphRecorder::take_steps() {
   fill_constants();
   const Span first{0, later_step_}, later{later_step_, graph_.nodes.size()};
-  std::vector<GraphResult> all = graph_.results;  // what the later step gives, with all that it leaves
-  std::set<ValueId> taken;                        // caches, as arguments
+  std::vector<GraphResult> all = graph_.results;  // those of the later step, with all that it leaves
+  std::set<ValueId> taken;                        // caches that are taken as arguments
   for (size_t count = 0; count != all.size();) {
     count = all.size();
     const std::set<ValueId> values = needed_for(all, later).second;

@@ -8,7 +8,7 @@
 namespace tessera::plan {
 namespace {
 
-using Readers = std::vector<std::vector<size_t>>;  // nodes by value
+using Readers = std::vector<std::vector<size_t>>;  // nodes by the value they read
 
 Readers readers_of(const Graph& graph) {
   Readers readers(graph.values.size());
@@ -20,7 +20,7 @@ Readers readers_of(const Graph& graph) {
   return readers;
 }
 
-// The role of the first product with weights that what the node writes comes to; "" if it comes to none.
+// The role of the first product with weights that depends on what the node writes; "" if there is none.
 std::string layer_after(const Graph& graph, const Readers& readers, size_t node) {
   std::set<size_t> ahead, seen;
   const auto follow = [&](size_t from) {
@@ -48,8 +48,8 @@ class Neighbours {
     }
   }
 
-  // The nearest node with one of `roles`, in the order of the program, that values of `node` go to, or come
-  // from; its role, "" if there is none.
+  // The nearest node with one of `roles`, in the order of the program, that values of `node` go to or come
+  // from; returns its role, or "" if there is none.
   std::string role_near(size_t node, bool is_ahead, const std::vector<std::string>& roles) const {
     std::set<size_t> near, seen;
     const auto follow = [&](size_t from) {

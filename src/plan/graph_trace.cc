@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kNoNode = -1;
 
-// What an operation or a collective is called in a graph; "" of a wait.
+// The name of an operation or a collective in a graph; "" for a wait.
 std::string node_name(const Event& event) {
   if (const auto* operation = std::get_if<OperationEvent>(&event.what)) return operation->name;
   if (const auto* collective = std::get_if<CollectiveEvent>(&event.what))
@@ -20,8 +20,8 @@ std::string node_name(const Event& event) {
   return "";
 }
 
-// The node of each event: the next of its name that was recorded of the same thing. Of what is several
-// operations in a trace and one in a graph, as a collective of two exchanges, the last.
+// The node of each event: the next node of the same name with the same origin. If several operations of a
+// trace are a single one in the graph, such as a collective of two exchanges, the last of them has the node.
 std::vector<int64_t> nodes_of(const std::vector<Event>& events, const std::vector<Origin>& origins,
                               const Graph& graph, const std::vector<Origin>& node_origins) {
   std::map<Origin, std::vector<int64_t>> recorded;
@@ -45,11 +45,11 @@ std::vector<int64_t> nodes_of(const std::vector<Event>& events, const std::vecto
   return nodes;
 }
 
-// Takes a part of a graph, with numbers of its own.
+// Takes a part of a graph and renumbers it.
 class GraphPart {
  public:
-  // `held` says of each node whether it may be in the part, `is_event` whether it then is; others are if they
-  // are needed.
+  // `held` tells of each node whether it may be in the part, and `is_event` whether it is an event, which is
+  // then in the part; other nodes are included if they are needed.
   GraphPart(Graph all, const std::vector<bool>& held, const std::vector<bool>& is_event)
       : all_(std::move(all)),
         writer_(all_.values.size(), kNoNode),
@@ -81,7 +81,7 @@ class GraphPart {
       is_kept_[i] = held[i] && (is_event[i] || std::any_of(node.writes.begin(), node.writes.end(), needed));
       for (const ValueId value : node.reads) {
         if (value == kNoValue) continue;
-        // What is read later, by nodes that are not in the part, is what the part leaves.
+        // Values that nodes outside the part read later are what the part leaves.
         if (is_kept_[i]) is_needed[index(value)] = true;
         if (!held[i]) leaves_[index(value)] = true;
       }
@@ -95,7 +95,8 @@ class GraphPart {
     return new_id_[of_all] = std::ssize(part_.values) - 1;
   }
 
-  // Those that are read: weights, inputs and constants, then what is left of what is no part.
+  // The values that are read: weights, inputs and constants, followed by what earlier nodes outside the part
+  // have left.
   void add_arguments() {
     std::vector<ValueId> caches;
     std::vector<bool> is_read(all_.values.size());
@@ -151,9 +152,9 @@ class GraphPart {
   }
 
   Graph all_, part_;
-  std::vector<int64_t> writer_;  // by value: its node
+  std::vector<int64_t> writer_;  // by value: the node that writes it
   std::vector<bool> is_kept_;    // by node
-  std::vector<bool> leaves_;     // by value: whether what is no part reads it
+  std::vector<bool> leaves_;     // by value: whether a node outside the part reads it
   std::vector<int64_t> numbers_;
   std::map<ValueId, ValueId> new_id_;
 };

@@ -1,4 +1,5 @@
-// The graph of a trace: which node of a graph each event is, and the part of the graph that a trace holds.
+// The graph of a trace: which node of a graph each event corresponds to, and the part of the graph that a
+// trace stores.
 #pragma once
 
 #include <vector>
@@ -9,23 +10,24 @@
 
 namespace tessera::plan {
 
-// Follows a run that both recorders record. Both must outlive it.
+// Follows a run that both recorders record; they must outlive this.
 class GraphTracer {
  public:
-  // `folder` is that of the denoiser's weights.
+  // `folder` is the denoiser's.
   GraphTracer(const Recorder& recorder, GraphRecorder& graph, std::string folder);
 
-  // Has the tracer follow the phases and steps of a run. The recorder must follow them already.
+  // Makes the tracer follow the phases and steps of a run. The recorder must already follow them.
   void follow(engine::Observer& observer);
 
-  // Gives attention, in a trace of `steps` steps, its role from the edges (plan/graph_roles.h). With
+  // In a trace of `steps` steps, determines the role of attention from the edges (plan/graph_roles.h). With
   // `keeps_graph`, the trace gets the graph of what a run does once before its steps and of the steady step,
-  // and each event of them its node. What earlier steps and phases have left are arguments of it, and what
-  // later ones read, or nothing does, are its results. Ends the recording of the graph.
+  // and each of their events gets its node. Values that earlier steps and phases have left are arguments of
+  // the graph; values that later ones read, or that are never read, are its results. Ends the recording of
+  // the graph.
   void finish(RankTrace& trace, int64_t steps, bool keeps_graph);
 
  private:
-  // Where nodes from this one on are.
+  // A position in the recording: where nodes from this one on belong.
   struct Mark {
     int64_t node;
     Phase phase;
@@ -34,7 +36,7 @@ class GraphTracer {
   };
 
   void mark();
-  // Of each node, whether a trace of so many steps holds it.
+  // For each node, whether a trace of this many steps stores it.
   std::vector<bool> are_held(int64_t nodes, int64_t steps) const;
 
   const Recorder& recorder_;

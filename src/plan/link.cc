@@ -21,9 +21,10 @@ const std::vector<std::string>& keys() {
   return names;
 }
 
-// Seconds for so many bytes, between the measured ones around them; beyond, by the rate of the largest.
+// Seconds for this many bytes, interpolated between the nearest measured sizes; beyond them, at the rate of
+// the largest.
 double interpolate(const std::vector<std::array<double, 3>>& rows, double ranks, double bytes) {
-  // The rows of the number of ranks that is nearest.
+  // The rows for the nearest number of ranks.
   double nearest = rows.front()[0];
   for (const auto& row : rows) {
     if (std::abs(row[0] - ranks) < std::abs(nearest - ranks)) nearest = row[0];

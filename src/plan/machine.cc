@@ -40,7 +40,7 @@ double positive_number(const JsonConfig& config, const std::string& key, const s
   return value;
 }
 
-// Below the least, times of large models would be beyond any number.
+// Below this rate, the times of large models would exceed any number.
 double rate(const JsonConfig& config, const std::string& key, const std::string& unit) {
   const double value = positive_number(config, key, unit);
   if (value < kLeastRate) config.fail(key, fmt::format("at least {} {}", kLeastRate, unit));

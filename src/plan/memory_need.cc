@@ -7,8 +7,8 @@
 
 namespace tessera::plan {
 
-// Of ranks with equal shares, the first one of a stage needs no less than others of the stage, since larger
-// parts come first, and stands for them; only stages hold different blocks. Otherwise each rank stands for
+// If ranks have equal shares, the first one of a stage represents the others: it needs no less than they do,
+// since larger parts come first, and only stages hold different blocks. Otherwise each rank represents
 // itself.
 MemoryNeed memory_need(const engine::Settings& settings, const engine::Model& model,
                        const parallel::Layout& layout) {
@@ -18,7 +18,7 @@ MemoryNeed memory_need(const engine::Settings& settings, const engine::Model& mo
   const int64_t replicas = are_equal ? layout.sizes[parallel::Axis::kData] : 1;
   const int64_t steps = steps_to_trace(settings, layout);
   MemoryNeed need;
-  int64_t weights = 0, denoisers = 0;  // of denoiser and decoder, and of the denoiser alone
+  int64_t weights = 0, denoisers = 0;  // for denoiser and decoder, and for the denoiser alone
   for (int64_t rank = 0, stage = 0; rank < world; ++rank) {
     const parallel::Ranks ranks(rank, layout);
     if (are_equal && ranks.pipeline.rank != stage) continue;

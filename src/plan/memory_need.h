@@ -10,9 +10,8 @@
 
 namespace tessera::plan {
 
-// Bytes that the weights and other tensors of all ranks take together, where they take the most in a phase.
-// The program itself is not counted, nor is the encoding of prompts, which reads weights where they are
-// needed.
+// The largest number of bytes that the weights and other tensors of all ranks take together in a phase. It
+// includes neither the program itself nor the encoding of prompts, which reads weights when they are needed.
 struct MemoryNeed {
   int64_t denoise = 0, decode = 0;
 

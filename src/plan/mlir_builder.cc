@@ -19,7 +19,7 @@ std::string list(const Sizes64& values) {
   return fmt::format("[{}]", fmt::join(values, ", "));
 }
 
-// A number as MLIR reads it, of the same bits.
+// A number in the form that MLIR reads, with the same bits.
 std::string literal(double value, at::ScalarType dtype) {
   if (dtype == at::kBool) return value != 0 ? "true" : "false";
   if (!at::isFloatingType(dtype)) return fmt::format("{}", static_cast<int64_t>(value));
@@ -198,7 +198,7 @@ MlirValue MlirBuilder::reshape(const MlirValue& x, Sizes64 sizes) {
 }
 
 MlirValue MlirBuilder::transpose(const MlirValue& x, const Sizes64& order) {
-  Sizes64 sizes, moved;  // dimensions of one element move freely
+  Sizes64 sizes, moved;  // dimensions of one element can move freely
   for (const int64_t dim : order) {
     sizes.push_back(x.size(dim));
     if (x.size(dim) > 1) moved.push_back(dim);
@@ -248,7 +248,7 @@ MlirValue MlirBuilder::constant(const at::Tensor& contents) {
   std::string words = " dense<";
   if (contents.numel() == 0) {
     words += "";
-  } else if (type.dtype == at::kBool) {  // MLIR packs bits; as bytes it takes them in a list alone
+  } else if (type.dtype == at::kBool) {  // MLIR packs bits, but accepts bytes only in a list
     const at::Tensor numbers = contents.to(at::kInt);
     return op("convert", {constant(numbers)}, "", type);
   } else {
@@ -300,7 +300,7 @@ MlirValue MlirBuilder::reduce(std::string_view name, const MlirValue& x, const S
   for (int64_t i = 0; i < x.dims(); ++i) {
     if (std::find(dims.begin(), dims.end(), i) == dims.end()) sizes.push_back(x.size(i));
   }
-  // The number that changes nothing.
+  // The neutral element.
   const bool is_float = at::isFloatingType(x.type.dtype);
   constexpr double kLargest = std::numeric_limits<int32_t>::max(),
                    kInfinity = std::numeric_limits<double>::infinity();
@@ -378,8 +378,8 @@ MlirValue MlirBuilder::convolution(const MlirValue& x, const MlirValue& weight, 
       result);
 }
 
-// Each partition sends its number j to partition j, so number i gets i from all. StableHLO's partition_id is
-// no way to know: XLA's partitioner refuses it.
+// Each partition sends its number j to partition j, so number i receives i from all. StableHLO's partition_id
+// cannot be used: XLA's partitioner refuses it.
 MlirValue MlirBuilder::partition() {
   if (partition_) return *partition_;
   partition_ = in_node({.name = "collective.all_to_all", .role = "partition"}, [&] {

@@ -1,6 +1,6 @@
-// Where a line of a program comes from, as one of MLIR's own locations: a name, "linear
-// blocks.0.attn.to_q", with a place in a file as its child, whose file is the block and whose line is the
-// number of the operation (mlir.llvm.org/docs/Dialects/Builtin, "Location Attributes").
+// Where a line of a program comes from, as one of MLIR's own locations: a name, "linear blocks.0.attn.to_q",
+// whose child is a place in a file, where the file is the block and the line is the number of the operation
+// (mlir.llvm.org/docs/Dialects/Builtin, "Location Attributes").
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,29 @@
 namespace tessera::plan {
 
 struct NodeLocation {
-  std::string name;       // of a node of the graph, or of what has none ("constant")
-  std::string role = {};  // the key of its weights; of a collective its axis
+  std::string name;       // the name of the graph's node, or of something without a node ("constant")
+  std::string role = {};  // the key of its weights; for a collective, its axis
   int64_t block = -1;     // -1 outside of blocks
-  int64_t number = 0;     // of the node, from 1 on; 0 for what is no node
+  int64_t number = 0;     // the number of the node, from 1 on; 0 if there is none
   bool operator==(const NodeLocation&) const = default;
 };
 
-// `loc("linear blocks.0.attn.to_q"("block 0":17:0))`; outside of blocks the file is "program".
+// `loc("linear blocks.0.attn.to_q"("block 0":17:0))`; outside blocks, the file is "program".
 std::string mlir_location(const NodeLocation& location);
 
-// Reads what is within `loc(...)`: the first name that stands in it, and the place in a file below the name.
+// Reads the contents of `loc(...)`: the first name in it, and the place in a file below the name.
 class MlirLocations {
  public:
   struct Found {
-    std::string_view name, file;  // empty where it has none
+    std::string_view name, file;  // empty if absent
     int64_t line = 0;
 
-    // What mlir_location() wrote; nothing for a location that others wrote.
+    // The location that mlir_location() wrote; nothing for other locations.
     std::optional<NodeLocation> node() const;
   };
 
-  // `aliases` are locations by name, without '#'. All are parts of `text`, which is of the file `where`, and
-  // outlive this object, as these do.
+  // `aliases` are locations by name, without '#'. All are parts of `text`, whose file is `where`; both must
+  // outlive this object.
   MlirLocations(std::string_view text, const std::string& where,
                 const std::map<std::string_view, std::string_view>& aliases)
       : text_(text), where_(where), aliases_(aliases) {}

@@ -9,17 +9,17 @@
 
 namespace tessera::plan {
 
-using MlirType = std::optional<TensorShape>;  // nothing for what is no tensor, as a token
+using MlirType = std::optional<TensorShape>;  // nothing for a type that is not a tensor, such as a token
 using MlirTypes = std::vector<MlirType>;
 
-// Reads at a cursor. Throws Error(kInput) as the cursor does, for a shape that is not static, one of more
-// than 2^52 elements, and numbers that libtorch does not have.
+// Reads at a cursor. Throws Error(kInput) as the cursor does, for a shape that is not static, for one of more
+// than 2^52 elements, and for numbers that libtorch lacks.
 class MlirTypeReader {
  public:
   explicit MlirTypeReader(MlirText& text) : text_(text) {}
 
   MlirType type();
-  MlirTypes list();  // "t, t", within brackets or not
+  MlirTypes list();  // "t, t", in brackets or without
 
  private:
   TensorShape tensor();

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kCollectives = {"all_reduce", "all_gather", "reduce_scatter",
                                                           "all_to_all", "collective_permute"};
-// Messages that depend on more than the operation, as in an asynchronous pair.
+// Collectives whose messages do not depend on the operation alone, such as asynchronous pairs.
 constexpr std::array<std::string_view, 6> kUnknown = {
     "collective_broadcast", "cross-replica-sum", "send", "recv", "infeed", "outfeed"};
 constexpr int64_t kMostPartitions = 1 << 20;
@@ -65,7 +65,7 @@ struct Member {
 std::optional<Member> member_of(const StablehloModule& module, const ProgramOperation& operation,
                                 int64_t rank) {
   for (std::vector<int64_t>& row : rows_of(module, operation, "replica_groups")) {
-    std::erase(row, -1);  // fills the rows of uneven groups
+    std::erase(row, -1);  // pads the rows of uneven groups
     const auto found = std::find(row.begin(), row.end(), rank);
     if (found != row.end()) return Member{row, found - row.begin()};
   }
@@ -79,7 +79,7 @@ CollectiveEvent event_of(const Member& member, std::string name) {
   return event;
 }
 
-// Adds a message to another rank and one from it; empty ones are none.
+// Adds a message to another rank and one from it, unless they are empty.
 void add(std::vector<Transfer>& transfers, int64_t peer, int64_t bytes) {
   if (bytes > 0) transfers.push_back({peer, bytes});
 }
@@ -88,7 +88,7 @@ void finish(CollectiveEvent& event) {
   for (const Transfer& each : event.sends) event.bytes = sum(event.bytes, each.bytes);
 }
 
-// To each other rank what `sent` says, and from it what `received` says, by their places.
+// Sends to each other rank what `sent` gives, and receives what `received` gives, by their places.
 CollectiveEvent exchange(const Member& member, std::string name, const std::function<int64_t(int64_t)>& sent,
                          const std::function<int64_t(int64_t)>& received) {
   CollectiveEvent event = event_of(member, std::move(name));
@@ -101,7 +101,7 @@ CollectiveEvent exchange(const Member& member, std::string name, const std::func
   return event;
 }
 
-// The bytes of part `place` when the elements of all tensors are divided among the ranks.
+// The bytes of part `place` if the elements of all tensors are divided among the ranks.
 std::function<int64_t(int64_t)> part_bytes(const std::vector<TensorShape>& shapes, int64_t ranks) {
   return [=](int64_t place) {
     int64_t bytes = 0;
@@ -113,7 +113,7 @@ std::function<int64_t(int64_t)> part_bytes(const std::vector<TensorShape>& shape
   };
 }
 
-// A sum, of which each rank's part goes round and comes back round.
+// A sum in which each rank's part goes round the ring twice.
 CollectiveEvent ring_sum(const Member& member, const std::vector<TensorShape>& shapes) {
   CollectiveEvent event = event_of(member, "all_reduce");
   const auto bytes = part_bytes(shapes, member.size());
@@ -128,7 +128,7 @@ CollectiveEvent ring_sum(const Member& member, const std::vector<TensorShape>& s
   return event;
 }
 
-// Those that the pairs join with a rank, in their order; none if no pair has it.
+// The ranks that the pairs join with a rank, in order; none if the rank is in no pair.
 std::vector<int64_t> ring_of(const std::vector<std::vector<int64_t>>& pairs, int64_t rank) {
   std::multimap<int64_t, int64_t> joined;
   for (const std::vector<int64_t>& pair : pairs) {
@@ -164,7 +164,7 @@ std::optional<CollectiveEvent> permutation(const StablehloModule& module, const 
   return event;
 }
 
-// Of all but sums.
+// For everything but sums.
 std::optional<CollectiveEvent> direct(const StablehloModule& module, const ProgramOperation& operation,
                                       const std::vector<TensorShape>& shapes, int64_t rank) {
   if (operation.name == "collective_permute") return permutation(module, operation, bytes_of(shapes), rank);

@@ -1,4 +1,4 @@
-// Apart from what writes programs, because the reader of traces asks too.
+// This is separate from what writes programs, because the reader of traces asks too.
 #include "plan/stablehlo.h"
 
 namespace tessera::plan {

@@ -71,7 +71,7 @@ class Walk {
       module_.fail(operation, fmt::format("there is no function @{}", operation.callee));
     if (std::find(calls_.begin(), calls_.end(), operation.callee) != calls_.end())
       module_.fail(operation, fmt::format("@{} calls itself", operation.callee));
-    constexpr size_t kMostCalls = 64;  // within one another
+    constexpr size_t kMostCalls = 64;  // nested in each other
     if (calls_.size() >= kMostCalls) module_.fail(operation, "calls are nested too deeply");
     call(operation.callee);
   }
@@ -83,7 +83,7 @@ class Walk {
   int64_t count_ = 0;
 };
 
-// "jit(f)/attn/dot_general" -> "attn": without the function that is compiled and the primitive.
+// "jit(f)/attn/dot_general" -> "attn": without the compiled function and the primitive.
 std::string role_of_jax(std::string_view name, std::string_view otherwise) {
   std::vector<std::string> words;
   for (size_t begin = 0; begin <= name.size();) {
@@ -121,7 +121,7 @@ class ProgramTracer {
   };
   using Lines = std::vector<Line>;
 
-  // Lines of a node stand together, but for what others read too.
+  // Lines of a node stay together, except for what other nodes read too.
   void sort_in(const Line& line) {
     const MlirLocations::Found found = locations_.read(line.operation->location);
     const auto node = module_.name == "tessera" ? found.node() : std::nullopt;
@@ -193,7 +193,7 @@ class ProgramTracer {
     trace_.events.push_back({.what = std::move(event)});
   }
 
-  // What the engine says of the product that these lines are (ops/operation.h).
+  // How the engine describes the product that these lines form (ops/operation.h).
   void add_product(const NodeLocation& location, const Lines& lines) {
     Lines products;
     for (const Line& line : lines) {
@@ -226,8 +226,8 @@ class ProgramTracer {
     event.output = {{queries[0], queries[2], product(queries[1], queries[3])}, event.inputs[0].dtype};
   }
 
-  // What comes from other nodes: x, and after the product with the weight a bias [O]. An upsampling tells a
-  // trace nothing of its own. The result has the dtype of the last line.
+  // Inputs from other nodes are x and, after the product with the weight, a bias [O]. A trace does not show
+  // an upsampling separately. The result has the dtype of the last line.
   void as_layer(OperationEvent& event, const Lines& lines) const {
     const ProgramFunction& function = *lines[0].function;
     std::set<size_t> own;
@@ -247,8 +247,8 @@ class ProgramTracer {
     if (!last.empty()) event.output.dtype = last.front().dtype;
   }
 
-  // The largest tensor of other nodes of which the first factor of the product is made. Besides x these are
-  // the vectors of a norm that it applies first, and rows of an image that neighbours send.
+  // The largest tensor of other nodes that the first factor of the product is made from. Besides x, these are
+  // the vectors of a norm that it applies first, and rows of an image sent by neighbours.
   static TensorShape factor_of(const Lines& lines) {
     std::set<size_t> needed;
     for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
@@ -277,7 +277,7 @@ class ProgramTracer {
   int64_t collectives_ = 0;
 };
 
-// The part of the model and its class, which the location of our modules says: loc("denoiser"("Class")).
+// The part of the model and its class, from the location of our modules: loc("denoiser"("Class")).
 Phase phase_of(std::string_view part) {
   if (part == "decoder") return Phase::kDecode;
   return part.starts_with("text_encoder") ? Phase::kEncode : Phase::kDenoise;

@@ -26,7 +26,7 @@ namespace {
 
 using parallel::Axis;
 
-// A run on meta tensors, by a rank without the others.
+// A run on meta tensors, by one rank without the others.
 class TracedRun {
  public:
   TracedRun(const engine::Settings& settings, const engine::Model& model, const parallel::Layout& layout,
@@ -43,7 +43,7 @@ class TracedRun {
 
  private:
   const c10::InferenceMode inference_mode_;
-  // What stands for a GPU takes no other way than the plain one, which has a form for each operation.
+  // A device that stands for a GPU takes the plain path, which has a form for each operation.
   const MetaStandsFor device_{at::kCUDA};
   comm::World world_;
   engine::Settings settings_;
@@ -58,7 +58,7 @@ at::Tensor on_meta(at::IntArrayRef sizes) {
   return at::empty(sizes, at::dtype(at::kFloat).device(at::kMeta));
 }
 
-// What this rank holds of the latents of its samples in a patch.
+// The part of its samples' latents that this rank holds in a patch.
 std::vector<weights::Slice> local_lines(const engine::DenoiserStage& stage, int64_t patch) {
   std::vector<weights::Slice> slices;
   for (const engine::LatentAxis& axis : stage.latent_axes()) {
@@ -100,7 +100,7 @@ void add_references(GraphRecorder& recorder, const std::vector<at::Tensor>& late
 
 namespace {
 
-// Records the evaluation of a step by a rank's stage.
+// Records a rank's stage evaluating a step.
 class StepRecording {
  public:
   StepRecording(GraphRecorder& recorder, engine::DenoiserStage& stage, const engine::RunContext& run)
@@ -136,7 +136,7 @@ class StepRecording {
   bool is_last() const { return stages_.rank + 1 == stages_.size; }
   std::string suffix(int64_t patch) const { return patches_ == 1 ? "" : fmt::format(".{}", patch); }
 
-  // `latents` are those of each patch of the picture, on the first stage. Hidden states are called
+  // `latents` are those of each patch of the picture, on the first stage. Hidden states are named
   // `hidden{of_run}.N`.
   void run_patches(const engine::Step& step, Range patches, const parallel::Tensors& latents,
                    const std::string& of_run) {
@@ -212,7 +212,7 @@ DenoiserGraphs record_denoiser(const engine::Settings& settings, const engine::M
     recording.run(/*step=*/0, /*steps=*/1, /*is_together=*/true);
     graphs.steady = recorder.take();
   } else {
-    // The first step without warm-up, which is not the last: that one sends nothing for the next.
+    // The first step after the warm-up; it must not be the last, which sends nothing for the next.
     const int64_t warmup = layout.displacement ? layout.displacement->warmup_steps : layout.warmup_steps;
     const int64_t steady = std::max<int64_t>(warmup, 1);
     recording.run(/*step=*/0, steady + 2, /*is_together=*/true);
@@ -264,7 +264,7 @@ Graph record_settled(const std::string& part, const engine::Settings& settings, 
   }
 }
 
-// Refuses what has no program.
+// Refuses parts that have no program.
 void require_program(const std::string& part, const engine::Settings& settings) {
   if (part == engine::kDecoder && settings.request.vae_tiling)
     usage_error(field("vae_tiling"), "decodes tile by tile, for which there is no program; leave it out");
@@ -280,16 +280,15 @@ Graph record_program(const std::string& part, const engine::Settings& settings, 
 
 namespace {
 
-// In this order methods divide what several of them divide: samples into branches of guidance, of which each
-// has the pictures in their order, sequences into the parts of Ring, then of gathered keys and values, and
-// then of Ulysses, heads into those of tensor parallelism, by outputs and then by inputs, and then of
-// Ulysses.
+// If several methods divide the same thing, they do so in this order: samples into branches of guidance, each
+// of which has the pictures in order; sequences into the parts of Ring, then of gathered keys and values,
+// then of Ulysses; heads into those of tensor parallelism (by outputs, then by inputs), then of Ulysses.
 constexpr std::array kDividingOrder = {Axis::kCfg,         Axis::kData,        Axis::kPipeline,
                                        Axis::kDisplaced,   Axis::kRing,        Axis::kGather,
                                        Axis::kTensorInner, Axis::kTensorOuter, Axis::kUlysses};
 static_assert(kDividingOrder.size() == parallel::kAllAxes.size());
 
-// The layout of one method of several, and of stages.
+// The layout of a single method of several, and of stages.
 parallel::Layout with_axis_alone(parallel::Layout layout, Axis axis, int64_t size,
                                  const std::vector<int64_t>& stage_blocks) {
   layout.sizes = parallel::PerAxis(1);
@@ -300,7 +299,8 @@ parallel::Layout with_axis_alone(parallel::Layout layout, Axis axis, int64_t siz
   return layout;
 }
 
-// The axes of the mesh that each axis of the layout is: one of its own, or of a mesh that is asked for.
+// The axes of the mesh that each axis of the layout corresponds to: one of its own, or those of a requested
+// mesh.
 std::map<Axis, std::vector<MeshAxis>> mesh_axes(const parallel::Layout& layout,
                                                 const std::optional<std::array<int64_t, 2>>& mesh) {
   std::map<Axis, std::vector<MeshAxis>> axes;
@@ -359,7 +359,7 @@ std::vector<ShardedGraph> record_sharded_programs(const std::string& part, const
   parallel::Layout divided = layout;
   const int64_t frames = model.shape.token_grid(settings.latents).frames,
                 sequence = parallel::Mesh(layout.sizes).size(parallel::kSequenceAxes);
-  // Tokens are in the order of their frames, and a sharding has contiguous parts.
+  // Tokens are ordered by frame, and a sharding has contiguous parts.
   if (sequence > 1 && frames % sequence == 0) divided.rank_axis = parallel::GridAxis::kFrames;
   std::vector<ShardedGraph> programs;
   const auto stages = std::max<int64_t>(std::ssize(options.stage_blocks), 1);

@@ -52,8 +52,8 @@ CollectiveEvent event_of(const comm::Collective& collective, int64_t number) {
 
 thread_local Recorder* current_recorder = nullptr;
 
-// A call of libtorch that writes less takes no time that counts. Merging the moments of norms among 16 ranks,
-// some numbers each, would otherwise be 99 of 100 events of a decoder.
+// A call of libtorch that writes less than this takes negligible time. Otherwise, merging the moments of
+// norms among 16 ranks, a few numbers each, would be 99 of 100 events of a decoder.
 constexpr size_t kLeastBytes = 1024;
 
 // Functions that compute a number per element of the result; all others move or compare data, or are rare.
@@ -76,11 +76,11 @@ void for_each_tensor(const c10::IValue& value, const auto& visit) {
 
 }  // namespace
 
-// A call of libtorch that no operation of ours makes, and that is not part of another call.
+// A call of libtorch that none of our operations makes, and that is not part of another call.
 struct LibtorchCall : at::ObserverContext {
   std::vector<at::Tensor> inputs;
   double start = 0;
-  Origin origin;  // the collective of which it is a part, or the call itself
+  Origin origin;  // the collective that it is a part of, or the call itself
 
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
     if (current_recorder->call_depth_++ > 0 || ops::is_in_operation()) return nullptr;
@@ -110,7 +110,7 @@ struct LibtorchCall : at::ObserverContext {
       return x.has_storage() && out.has_storage() && x.is_alias_of(out);
     };
     const bool is_view = !is_in_place && std::any_of(inputs.begin(), inputs.end(), shares);
-    // From the host to the device; on a CPU it is no copy.
+    // From the host to the device; on a CPU, nothing is copied.
     const bool is_transfer =
         !inputs.empty() && inputs[0].device() != out.device() && inputs[0].scalar_type() == out.scalar_type();
     if (out.nbytes() < kLeastBytes || is_view || is_transfer || name.starts_with("aten::empty") ||
@@ -125,7 +125,7 @@ struct LibtorchCall : at::ObserverContext {
                          .bytes = static_cast<int64_t>(out.nbytes())};
     for (size_t i = 0; i < inputs.size(); ++i) {
       event.inputs.push_back(shape_of(inputs[i]));
-      // What picks rows of a table does not read the rest of it.
+      // Picking rows of a table does not read the rest of it.
       const bool is_table = i == 0 && name == "aten::index_select";
       event.bytes += static_cast<int64_t>(is_table ? out.nbytes() : inputs[i].nbytes());
     }
@@ -194,7 +194,7 @@ void Recorder::ended(const comm::Collective& collective, std::chrono::nanosecond
 }
 
 void Recorder::begin_loading(Phase phase) {
-  // One encoder after the other is loaded.
+  // Encoders are loaded one after the other.
   if (phase_ != phase) bytes_before_ = static_cast<int64_t>(memory_.bytes());
   phase_ = phase;
   step_ = phase == Phase::kDenoise ? kBeforeSteps : 0;

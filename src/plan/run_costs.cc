@@ -24,8 +24,8 @@ RankTime times(const RankTime& time, double factor) {
           .sending = time.sending * factor};
 }
 
-// Bytes of the weights that an event is the first to use, of a text encoder whose blocks are read at use:
-// they are none of the weights that the phase holds from its begin.
+// By event, the bytes of weights that it is the first to use, in a text encoder whose blocks are read at use:
+// such weights are not among those that the phase holds from its beginning.
 std::vector<int64_t> bytes_read(const RankTrace& rank) {
   std::vector<int64_t> bytes(rank.events.size());
   std::set<std::string> seen;
@@ -41,7 +41,7 @@ std::vector<int64_t> bytes_read(const RankTrace& rank) {
   return stay ? std::vector<int64_t>(bytes.size()) : bytes;
 }
 
-// Bytes that the process has for the first time at the begin of a phase, for the whole of it.
+// The bytes that the process uses for the first time at the beginning of a phase, for the whole phase.
 std::vector<int64_t> bytes_first_used(const RankTrace& rank) {
   std::vector<int64_t> bytes(rank.events.size());
   int64_t most = 0;
@@ -55,7 +55,7 @@ std::vector<int64_t> bytes_first_used(const RankTrace& rank) {
   return bytes;
 }
 
-// The seconds of a rank beside those of its operations, by event.
+// The seconds of a rank in addition to those of its operations, by event.
 std::vector<double> memory_seconds(const RankTrace& rank, const Machine& machine) {
   std::vector<double> seconds(rank.events.size());
   if (!machine.load_rates.empty()) {
@@ -114,7 +114,7 @@ Schedule schedule_of(const Trace& trace, OperationCosts& costs, const std::strin
 
 Costs costs_on(const Machine& machine, std::vector<Link> links, int64_t ranks) {
   Costs costs;
-  // Ranks of one host disturb each other.
+  // Ranks of one host slow each other down.
   if (!links.empty() && links.front().devices > 0) ranks = std::min(ranks, links.front().devices);
   for (const WorkKind kind : kAllWorkKinds)
     costs.factors[static_cast<size_t>(kind)] = 1 / machine.shared_speed(kind, ranks);
@@ -133,7 +133,7 @@ RunCosts run_costs(const Schedule& schedule, int64_t steps, const Costs& costs, 
   TESSERA_CHECK(repetitions > 0, "a run of {} steps, of which {} were traced", steps, schedule.traced_steps);
   const int64_t simulated = std::min(repetitions, kMostRepetitions);
   const Simulation simulation = simulate(schedule, simulated, costs, where);
-  // The last of those that are simulated, which stand for all that are not, and how often each happens.
+  // The last of the simulated repetitions, which represent all others, and how often each happens.
   const int64_t measured = std::max<int64_t>(simulated / 2, 1);
   const double weight = 1 + real(repetitions - simulated) / real(measured);
 

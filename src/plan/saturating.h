@@ -1,4 +1,4 @@
-// Sums and products of what a file says: they end at the largest number instead of wrapping.
+// Sums and products of numbers from a file: they saturate at the largest number instead of wrapping.
 #pragma once
 
 #include <cstdint>

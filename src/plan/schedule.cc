@@ -10,8 +10,8 @@
 namespace tessera::plan {
 namespace {
 
-// What ranks exchange on it takes place in the order of their posts: the ranks of a group with its axis, or
-// the sender and the receiver of single messages.
+// Exchanges on a channel take place in the order in which they are posted: those of a group's ranks on its
+// axis, or single messages between a sender and a receiver.
 using Channel = std::pair<std::vector<int64_t>, std::string>;
 
 bool is_single(const CollectiveEvent& collective) {
@@ -62,13 +62,13 @@ class Maker {
     kind.first = *first;
     kind.last = *last;
     kind.transmission = {.name = collective.name,
-                         // Displaced patches send the same to all, as a gather does.
+                         // Displaced patches send the same to all, like a gather.
                          .parts_differ = collective.name == "all_to_all" && collective.axis == "ulysses",
                          .ranks = static_cast<int64_t>(collective.ranks.size()),
                          .peers = static_cast<int64_t>(collective.sends.size()),
                          .sent = task.sent,
                          .received = task.received};
-    // Ranks that are not simulated are there when those are that do the same.
+    // Ranks that are not simulated are ready when those that do the same are.
     std::erase_if(members, [&](int64_t member) { return !is_simulated(member); });
     if (!is_single(collective)) std::sort(members.begin(), members.end());
     kind.members = members.size() == 2 && members[0] == members[1] ? 1 : static_cast<int32_t>(members.size());

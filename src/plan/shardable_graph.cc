@@ -11,7 +11,7 @@
 namespace tessera::plan {
 namespace {
 
-// Which nodes write and read each value.
+// The nodes that write and read each value.
 class Uses {
  public:
   explicit Uses(const Graph& graph) : graph_(graph), readers_(graph.values.size()) {
@@ -24,14 +24,14 @@ class Uses {
     for (const GraphResult& result : graph.results) is_result_[result.value] = true;
   }
 
-  // The node of this name that writes a value, if one does.
+  // The node with this name that writes a value, if there is one.
   const GraphNode* made_by(std::string_view name, ValueId value) const {
     const auto found = writer_.find(value);
     if (found == writer_.end() || graph_.nodes[found->second].name != name) return nullptr;
     return &graph_.nodes[found->second];
   }
   const std::vector<size_t>& readers(ValueId value) const { return readers_[static_cast<size_t>(value)]; }
-  // Whether nothing but views read the value.
+  // Whether only views read the value.
   bool is_only_viewed(ValueId value) const {
     return !is_result_.contains(value) && std::ranges::all_of(readers(value), [&](size_t node) {
       return graph_.nodes[node].name == "view";
@@ -61,7 +61,8 @@ const TensorShape& type_of(const Graph& graph, ValueId value) {
   return graph.values[static_cast<size_t>(value)];
 }
 
-// A view of rows of `width` elements that lies in some of their columns, as one of rows that are only these.
+// A view of rows of `width` elements that covers some of their columns, as a view of rows that consist of
+// only these.
 std::optional<Geometry> within_columns(const Geometry& view, int64_t width, const Range& columns) {
   const int64_t first = view.offset % width;
   int64_t last = first;
@@ -80,7 +81,7 @@ std::optional<Geometry> within_columns(const Geometry& view, int64_t width, cons
   return within;
 }
 
-// Products of several layers of one input, whose weights were joined before.
+// Products of several layers with the same input, whose weights were joined before.
 class SeparateLayers {
  public:
   explicit SeparateLayers(const Graph& graph) : uses_(graph), graph_(graph) {}
@@ -102,7 +103,7 @@ class SeparateLayers {
     ValueId result;
   };
 
-  // The values that were joined along their first dimension to a weight or bias; none if it is no such.
+  // The values that were joined along their first dimension into a weight or bias; none if it was not joined.
   std::vector<ValueId> joined(ValueId value) const {
     for (const char* name : {"aten::concat", "aten::cat"}) {
       const GraphNode* const node = uses_.made_by(name, value);
@@ -165,7 +166,7 @@ class SeparateLayers {
   std::map<ValueId, std::vector<Layer>> layers_;  // by the joined result
 };
 
-// Attention of samples to prompts of their own, whose results were written one after the other.
+// Attention of samples to their own prompts, whose results were written one after the other.
 class JointPrompts {
  public:
   explicit JointPrompts(const Graph& graph) : uses_(graph), graph_(graph) {}
@@ -201,10 +202,10 @@ class JointPrompts {
     ValueId queries = kNoValue;             // [B, S, C]
     std::vector<const GraphNode*> of = {};  // one for each prompt
     std::vector<int64_t> samples = {};      // of each
-    std::vector<ValueId> written = {};      // the results of these, and the memory that they were written to
+    std::vector<ValueId> written = {};      // their results, and the memory that they were written to
   };
 
-  // How many samples the attention is of, if it is of those after the first `done` ones of some queries.
+  // How many samples the attention covers, if these follow the first `done` samples of some queries.
   std::optional<int64_t> samples_of(const GraphNode& attention, const Run& run) const {
     const GraphNode* const view = uses_.made_by("view", attention.reads.front());
     if (view == nullptr) return std::nullopt;
@@ -222,7 +223,7 @@ class JointPrompts {
     return count;
   }
 
-  // `written` is what the memory then holds.
+  // `written` is the memory's content after it.
   void add(const GraphNode& attention, ValueId written, Run run) {
     const std::optional<int64_t> count = samples_of(attention, run);
     if (!count) return;
@@ -249,7 +250,7 @@ class JointPrompts {
       const auto found = runs_.find(node.reads.front());
       if (attention != nullptr && found != runs_.end()) add(*attention, node.writes.front(), found->second);
     } else if (node.name == "attention") {
-      // All samples may have one prompt: then nothing is written part by part.
+      // All samples may have the same prompt; then nothing is written part by part.
       add(node, node.writes.front(), {});
     }
   }
@@ -269,7 +270,7 @@ class JointPrompts {
   const Uses uses_;
   Graph graph_;
   std::map<ValueId, Run> runs_;      // by what was written last
-  std::map<ValueId, Run> complete_;  // the same, of all samples
+  std::map<ValueId, Run> complete_;  // the same, covering all samples
   std::set<ValueId> is_replaced_;
   std::map<ValueId, ValueId> joint_;  // results, by what stood for them
 };

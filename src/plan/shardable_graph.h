@@ -1,5 +1,5 @@
 // Brings the graph of one rank into a form that divides as the methods divide it. Values that a method cuts
-// along one dimension are values of their own there, and no part of a longer one, which a partitioner would
+// along a dimension become values of their own, instead of parts of a longer one, which a partitioner would
 // have to move.
 #pragma once
 
@@ -7,9 +7,10 @@
 
 namespace tessera::plan {
 
-// Makes products of several layers of one input into a product for each layer, and attention of samples, one
-// after the other, to prompts of their own into one operation: "attention_to_prompts" reads q [B, S, C], then
-// keys and values [1, T, C] of each prompt, and says by "samples" how many samples in a row each prompt has.
+// Splits a product of several layers with the same input into a product for each layer, and combines
+// attention of samples to their own prompts, one after the other, into one operation: "attention_to_prompts"
+// reads q [B, S, C], then keys and values [1, T, C] of each prompt; its attribute "samples" has the number of
+// consecutive samples for each prompt.
 Graph shardable_graph(Graph graph);
 
 }  // namespace tessera::plan

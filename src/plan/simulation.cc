@@ -21,32 +21,32 @@ struct Posted {
   bool sends = false, receives = false;
 };
 
-// An exchange on a channel. It begins when all of them have posted it.
+// An exchange on a channel. It begins when all its ranks have posted it.
 struct Meeting {
-  // Of one rank that stands for all, or of two that hand something on, in most cases.
+  // In most cases for one rank that represents all, or for two that hand something on.
   c10::SmallVector<Posted, 2> posted;
   c10::SmallVector<double, 2> arrivals;  // when it ends on each of these; empty until it begins
   double begin = 0;
-  double computed = 0;   // when the devices could have begun it, had no host been busy
-  double launching = 0;  // for which it begins later than that
-  double queued = 0;     // and then for other messages on its links
+  double computed = 0;   // when the devices could have begun it if no host had been busy
+  double launching = 0;  // how much later it begins because of hosts
+  double queued = 0;     // and then because of other messages on its links
 };
 
-// What a rank has under way.
+// A message that a rank has in flight.
 struct UnderWay {
   Meeting* meeting = nullptr;
   size_t index = 0;      // of the rank in the meeting
-  double computing = 0;  // of the rank until it posted this
+  double computing = 0;  // how long the rank had computed when it posted this
 };
 
-// A post or a wait, or work of a rank between these: one operation, or all of them where nobody asks for
-// spans.
+// A post or a wait, or work of a rank between these: a single operation, or all of them if spans are not
+// needed.
 struct Doing {
   const Task* exchange = nullptr;  // null for work
   size_t event = 0;                // the first
   double computing = 0;
-  // How long the host launches it, and how much later than the host the device begins, so that it does all of
-  // it without waiting for a launch.
+  // How long the host launches it, and how much later than the host the device must begin to do all of it
+  // without waiting for a launch.
   double launching = 0, lead = -std::numeric_limits<double>::infinity();
 };
 
@@ -60,7 +60,7 @@ struct Place {
   std::vector<int64_t> counts;            // of meetings, by channel
   double host = 0;                        // until when the host is busy
   double sends_until = 0, receives_until = 0;
-  double hides_until = 0;  // of the seconds for which it computes, those that have hidden a message
+  double hides_until = 0;  // the part of its computing time that has already hidden a message
   SimulatedPart* part = nullptr;
 };
 
@@ -84,7 +84,7 @@ class Simulator {
     }
   }
 
-  // The rank whose clock is lowest goes first, so that messages begin in the order of time.
+  // The rank whose clock is lowest goes first, so that messages begin in chronological order.
   Simulation run() {
     for (size_t i = 0; i < places_.size(); ++i) ready_.emplace(0.0, i);
     while (!ready_.empty()) {
@@ -120,7 +120,7 @@ class Simulator {
     Place& place = places_[i];
     const RankSchedule& rank = schedule_.ranks[i];
     for (const Stretch& stretch : rank.program) {
-      bool goes_on = false;  // with the work before
+      bool goes_on = false;  // whether it continues the previous work
       for (size_t event = stretch.begin; event < stretch.end; ++event) {
         const Task& task = rank.tasks[event];
         const bool is_work = task.kind == Task::Kind::kWork;
@@ -133,7 +133,7 @@ class Simulator {
     }
   }
 
-  // An operation is launched before the device can begin it, and after those before it have been.
+  // An operation is launched before the device can begin it, and after earlier ones have been launched.
   void add_work(size_t i, const Task& task, Doing& doing) const {
     if (task.launches > 0 && costs_.launch > 0) {
       doing.launching += static_cast<double>(task.launches) * costs_.launch;
@@ -167,7 +167,7 @@ class Simulator {
     enter(i);
   }
 
-  // Does what is next on a rank, if nothing that it waits for is missing.
+  // Does the next thing on a rank, unless something that it waits for is missing.
   bool step(size_t i) {
     Place& place = places_[i];
     const Doing& doing = place.doings[place.next];
@@ -266,8 +266,9 @@ class Simulator {
     return true;
   }
 
-  // What a rank waits for that has `left` seconds until a message is there: last comes the latency, before
-  // that its bytes and those that were on the links, before these the hosts; the rest is for other ranks.
+  // Attributes a rank's wait of `left` seconds until a message arrives: the last part is the latency, before
+  // it come the bytes of this and earlier messages on the links, and before these the hosts; the rest is due
+  // to other ranks.
   static void tell(RankTime& time, const TransferTime& message, double left, const Meeting& meeting) {
     time.latency = std::min(left, message.latency);
     time.sending = std::min(time.waiting - time.latency, message.busy);

@@ -1,6 +1,6 @@
 // How long the ranks of a trace take, and when each waits for others: every rank does its events one after
-// the other, messages travel meanwhile, and a rank that waits for one goes on when it is there. A step that
-// stands for those after it is done several times, with the messages that are under way from one to the next.
+// the other while messages travel, and a rank that waits for one continues when it arrives. A step that
+// represents later ones is repeated, with the messages in flight from one to the next.
 #pragma once
 
 #include <array>
@@ -20,18 +20,17 @@ struct Schedule;
 
 // What the time of a schedule depends on besides its work.
 struct Costs {
-  std::vector<Link> links;  // the first joins near ranks, the last all; may be empty where nothing is sent
-  double launch = 0;        // s for which the host is busy with an operation of the model
-  std::vector<double>
-      slow;  // how many times as long a rank works as the schedule says, by its index; 1 if empty
-  std::array<double, kAllWorkKinds.size()> factors = {1, 1, 1, 1};  // of the seconds of each kind of work
+  std::vector<Link> links;   // the first joins near ranks, the last all; may be empty if nothing is sent
+  double launch = 0;         // s in which the host is busy with an operation of the model
+  std::vector<double> slow;  // by rank index, how much slower it works than in the schedule; 1 if empty
+  std::array<double, kAllWorkKinds.size()> factors = {1, 1, 1, 1};  // for the seconds of each kind of work
   bool keeps_spans = true;
 };
 
-// What a rank does from `begin` to `end`, in seconds from the begin of the trace.
+// What a rank does from `begin` to `end`, in seconds from the start of the trace.
 struct Span {
   enum class Kind { kOperation, kWait } kind = Kind::kOperation;
-  size_t event = 0;  // index of the event
+  size_t event = 0;  // the index of the event
   double begin = 0, end = 0;
 };
 
@@ -39,8 +38,8 @@ struct Span {
 struct RankTime {
   double computing = 0, waiting = 0;
   double hidden = 0;  // in which messages travelled while the rank computed
-  // Of `waiting`: for hosts to launch, for the latencies of messages, and for their bytes. The rest is for
-  // ranks that are behind.
+  // Parts of `waiting`: for hosts to launch, for the latencies of messages, and for their bytes. The rest is
+  // for ranks that are behind.
   double launching = 0, latency = 0, sending = 0;
 
   RankTime& operator+=(const RankTime& other);
@@ -54,17 +53,17 @@ struct RankTimeline : RankTime {
 
 // A phase of a run, or a step of its denoiser, in the order of the program.
 struct Part {
-  int64_t round = 0;  // counts how often the phases have begun anew, as for the parts of a long video
+  int64_t round = 0;  // counts how often the phases have started over, as for the parts of a long video
   Phase phase = Phase::kDenoise;
   int64_t step = 0;
-  int64_t repetition = 0;  // of the step that stands for others
+  int64_t repetition = 0;  // of the step that represents others
 
   auto operator<=>(const Part&) const = default;  // NOLINT(modernize-use-nullptr): it has no pointer
 };
 
 struct SimulatedPart {
   std::vector<RankTime> ranks;
-  double end = 0;  // when the last rank is through
+  double end = 0;  // when the last rank has finished
 };
 
 struct Simulation {
@@ -74,7 +73,7 @@ struct Simulation {
 
 // Does the steady step (plan/trace.h) `repetitions` times.
 //
-// A device does what its host has launched, in that order; the host goes on without waiting for it. A
+// A device executes what its host has launched, in order; the host continues without waiting for it. A
 // collective begins when all ranks of its group have posted it, and the links of those that send or receive
 // are free: a rank sends and receives one message at a time, in the order in which they can begin. It ends on
 // a rank after the time of the rank's own bytes and the latency (plan/link.h). Throws Error(kInput) that

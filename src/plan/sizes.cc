@@ -67,7 +67,7 @@ void require_sizes(const Sizes& sizes) {
   }
 }
 
-// One of the degrees of USP follows from the other.
+// Either degree of USP follows from the other.
 void resolve_usp(Sizes& sizes) {
   const int64_t heads = *sizes.key_value_heads, degree = sizes.degree;
   std::optional<int64_t>&ulysses = sizes.ulysses_degree, &ring = sizes.ring_degree;
@@ -101,7 +101,8 @@ void resolve_mesh(Sizes& sizes) {
                 field("degree"));
 }
 
-// What is given must divide; a default that does not is left to the pipeline, which then has an obstacle.
+// Given values must divide the sizes; a default that does not is left to the pipeline, which then has an
+// obstacle.
 void resolve_pipeline(Sizes& sizes) {
   const std::optional<int64_t>& given = sizes.micro_batches;
   if (given && sizes.batch % *given != 0)

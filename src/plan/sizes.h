@@ -1,4 +1,4 @@
-// The sizes of a transformer and the degrees of its parallelism, from which everything in plan/ follows.
+// The sizes of a transformer and the degrees of its parallelism, from which the closed forms follow.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +21,22 @@ struct Sizes {
   int64_t heads = 0;
   int64_t sequence = 0;
   int64_t degree = 0;
-  int64_t batch = 1;                            // of all ranks together
+  int64_t batch = 1;                            // for all ranks together
   std::optional<int64_t> key_value_heads = {};  // grouped queries (arXiv:2305.13245)
-  std::optional<int64_t> vocabulary = {};       // of a last layer that gives logits
+  std::optional<int64_t> vocabulary = {};       // for a last layer that returns logits
   std::optional<int64_t> frames = {};           // of the sequence, for DSP
   std::optional<TensorMesh> mesh = {};
   std::optional<int64_t> ulysses_degree = {}, ring_degree = {};  // of USP
   std::optional<int64_t> micro_batches = {};                     // of the pipeline
-  int64_t interleaved = 1;  // runs of layers that a stage of the pipeline has
+  int64_t interleaved = 1;  // groups of consecutive layers in a pipeline stage
 };
 
 const Fields<Sizes>& sizes_fields();
 
-// Fills in what is left out, but for the vocabulary and the frames: as many heads of keys as of queries, the
-// squarest mesh, the largest degree of Ulysses that the heads allow, and a micro-batch for each rank
-// or for each sample if those are fewer. Throws
-// Error(kUsage) for sizes that do not fit each other, and for more ranks than there is of any of them.
+// Fills in what is left out, except the vocabulary and the frames: as many key heads as query heads, the
+// squarest mesh, the largest degree of Ulysses that the heads allow, and a micro-batch for each rank, or for
+// each sample if there are fewer. Throws Error(kUsage) for inconsistent sizes, and for sizes that are smaller
+// than the number of ranks that divide them.
 Sizes resolve(Sizes sizes);
 
 }  // namespace tessera::plan

@@ -34,7 +34,7 @@ std::vector<std::array<int64_t, 2>> slice_of(const std::vector<int64_t>& whole,
   return ranges;
 }
 
-// `own` is the rank's part, and `type` what the program takes.
+// `own` is the rank's part, and `type` the program's.
 OrderedJson description_of(const GraphArgument& argument, const TensorShape& own, const TensorShape& type) {
   OrderedJson json = OrderedJson::object();
   json["name"] =
@@ -89,7 +89,7 @@ OrderedJson beginning_of_description(const ProgramInfo& info, const std::vector<
           {"partitions", partitions}};
 }
 
-// Of an argument or a result.
+// For an argument or a result.
 std::string attribute_of(const ValueSharding* sharding) {
   return sharding == nullptr ? ""
                              : fmt::format(" {{sdy.sharding = #sdy.sharding{}}}", sdy_sharding(*sharding));
@@ -100,7 +100,7 @@ OrderedJson with_sharding(OrderedJson json, const ValueSharding* sharding) {
   return json;
 }
 
-// Of graphs that are aligned.
+// For aligned graphs.
 MlirValue constant_of(MlirBuilder& b, std::span<const Graph> ranks, size_t argument) {
   std::vector<at::Tensor> contents;
   bool are_equal = true;
@@ -111,7 +111,7 @@ MlirValue constant_of(MlirBuilder& b, std::span<const Graph> ranks, size_t argum
   return are_equal ? b.constant(contents.front()) : b.by_partition(contents);
 }
 
-// What all ranks do alike. `arguments` are those of the program.
+// Lowers what all ranks do in the same way. `arguments` are those of the program.
 std::vector<MlirValue> lower_together(std::span<const Graph> ranks, const std::vector<MlirValue>& arguments,
                                       MlirBuilder& builder, const ProgramSharding* sharding) {
   Lowering lowering(ranks, builder);

@@ -14,18 +14,18 @@
 namespace tessera::plan {
 namespace {
 
-// A place for a value of each rank, which all have the same type in the program.
+// A place for one value of each rank; all of them have the same type in the program.
 struct Slot {
   TensorShape type;
   std::vector<ValueId> values;  // by rank
 };
 
-// Makes a type hold another one.
+// Extends a type to hold another one.
 void extend(TensorShape& type, const TensorShape& other) {
   for (size_t i = 0; i < type.sizes.size(); ++i) type.sizes[i] = std::max(type.sizes[i], other.sizes[i]);
 }
 
-// Values of one dtype and number of dimensions share places.
+// Values with the same dtype and number of dimensions share places.
 std::vector<Slot> slots_of(std::span<const Graph> ranks, const std::vector<std::vector<ValueId>>& live) {
   std::map<std::pair<at::ScalarType, size_t>, std::vector<Slot>> by_form;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -46,7 +46,7 @@ std::vector<Slot> slots_of(std::span<const Graph> ranks, const std::vector<std::
   return all;
 }
 
-// What a rank does.
+// The program of one rank.
 class RankProgram {
  public:
   RankProgram(const Graph& graph, MlirBuilder& builder)
@@ -58,15 +58,15 @@ class RankProgram {
   }
 
   Lowering& lowering() { return lowering_; }
-  // The collective that is next; null behind the last one.
+  // The next collective; null after the last one.
   const GraphNode* collective() const { return next_ < graph_.nodes.size() ? &graph_.nodes[next_] : nullptr; }
-  // What is written from here on is part of it.
+  // Everything written from now on is part of it.
   void begin_collective() { lowering_.begin(next_); }
   NodeLocation location() const { return lowering_.location_of(next_); }
 
-  // Begins a branch behind it, which has what it writes.
+  // Begins a branch after it, which has what it writes.
   void pass_collective() { fresh_ = graph_.nodes[next_++].writes; }
-  // Lowers what comes before the next collective.
+  // Lowers everything before the next collective.
   void advance() {
     for (; next_ < graph_.nodes.size() && !is_collective(graph_.nodes[next_]); ++next_) {
       lowering_.lower(next_);
@@ -74,7 +74,7 @@ class RankProgram {
       fresh_.insert(fresh_.end(), writes.begin(), writes.end());
     }
   }
-  // The values of this branch that something behind the next collective reads.
+  // The values of this branch that are read after the next collective.
   std::vector<ValueId> live() const {
     std::vector<ValueId> values;
     std::copy_if(fresh_.begin(), fresh_.end(), std::back_inserter(values), [&](ValueId value) {
@@ -92,7 +92,7 @@ class RankProgram {
   Lowering lowering_;
   size_t next_ = 0;
   std::vector<int64_t> last_use_;  // the number of a node, by value
-  std::vector<ValueId> fresh_;     // of the present branch
+  std::vector<ValueId> fresh_;     // those of the current branch
 };
 
 MlirValue in_slot(MlirBuilder& b, const MlirValue& x, const TensorShape& type) {
@@ -112,10 +112,10 @@ class Interleaving {
   std::vector<MlirValue> run();
 
  private:
-  // The collective that all ranks come to now; nothing behind the last one.
+  // The collective that all ranks reach next; nothing after the last one.
   std::optional<CollectiveCall> next_collective() const;
-  // Writes what the ranks do behind a collective, of which they have received this, up to the next one.
-  // Returns what they give to that one, or the results.
+  // Writes what the ranks do after a collective, whose results they have received, up to the next one.
+  // Returns what they pass to that one, or the results.
   std::vector<MlirValue> run_branches(std::optional<CollectiveCall> before,
                                       const std::vector<MlirValue>& received);
   std::vector<Slot> slots_of_results() const;

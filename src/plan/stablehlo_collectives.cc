@@ -12,7 +12,7 @@
 namespace tessera::plan {
 namespace {
 
-// The smallest sizes that hold all of these; those without elements need nothing.
+// The smallest sizes that hold all of these; tensors without elements need no room.
 class Covering {
  public:
   void add(const Sizes64& sizes) {
@@ -54,7 +54,7 @@ MlirValue stacked(MlirBuilder& b, const std::vector<MlirValue>& pieces, const Si
   return b.concat(all, 0);
 }
 
-// The inverse: the piece number i, of these sizes.
+// The inverse: piece number i, with these sizes.
 MlirValue piece_of(MlirBuilder& b, const MlirValue& all, size_t i, const Sizes64& sizes) {
   if (c10::multiply_integers(sizes) == 0) return b.filled(0, {sizes, all.type.dtype});
   Sizes64 begins(all.sizes().size());
@@ -62,7 +62,7 @@ MlirValue piece_of(MlirBuilder& b, const MlirValue& all, size_t i, const Sizes64
   return b.reshape(b.slice(all, begins, with_first(1, sizes)), sizes);
 }
 
-// The order of dimensions that takes the first one before dimension `dim` of the others, and its inverse.
+// The permutation that moves the first dimension before dimension `dim` of the others, and its inverse.
 Sizes64 first_before(int64_t dim, int64_t dims) {
   Sizes64 order(static_cast<size_t>(dims));
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -103,7 +103,7 @@ MlirValue cut_up(MlirBuilder& b, const MlirValue& x, int64_t dim, const Sizes64&
   return stacked(b, pieces, sizes);
 }
 
-// [P, ..], of which each rank's piece has these sizes -> the pieces one behind another along a dimension.
+// [P, ..], in which each rank's piece has these sizes -> the pieces joined along a dimension.
 MlirValue joined(MlirBuilder& b, const MlirValue& all, int64_t dim, const std::vector<Sizes64>& pieces) {
   const bool are_whole = std::all_of(pieces.begin(), pieces.end(), [&](const Sizes64& each) {
     return with_first(std::ssize(pieces), each) == all.sizes();
@@ -130,7 +130,7 @@ std::string groups_of(const CollectiveCall& call) {
                      groups.size(), groups.begin()->size());
 }
 
-// Of what every rank reads.
+// The largest sizes that any rank reads.
 Sizes64 largest_read(const CollectiveCall& call, size_t i = 0) {
   Covering covering;
   for (size_t rank = 0; rank < call.nodes.size(); ++rank) covering.add(call.read_sizes(rank, i));
@@ -189,7 +189,7 @@ MlirValue reduce_scatter(MlirBuilder& b, const CollectiveCall& call, const MlirV
   return b.reshape(sum, {one.begin() + 1, one.end()});
 }
 
-// [P, ..], one piece for each rank of the group -> the pieces that those ranks hold for this one.
+// [P, ..], one piece for each rank of the group -> the pieces that those ranks hold for this rank.
 MlirValue all_to_all(MlirBuilder& b, const CollectiveCall& call, const MlirValue& packed) {
   const std::string words =
       fmt::format("split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = {} : i64, {}",
@@ -214,8 +214,8 @@ void unpack_tensors(Lowering& lowering, const CollectiveCall& call, const std::v
                    piece_of(lowering.builder(), received.front(), i, call.written_sizes(call.rank, i)));
 }
 
-// Ulysses: reads queries, keys and values [B, n, heads * D] of the rank's n tokens; gives those of all N
-// tokens, of its own heads: [B, N, w]. The piece from rank p to rank q is [B, n of p, w of q].
+// Ulysses: reads queries, keys and values [B, n, heads * D] of the rank's n tokens; returns those of all N
+// tokens for its own heads: [B, N, w]. The piece from rank p to rank q is [B, n of p, w of q].
 std::vector<MlirValue> pack_heads(Lowering& lowering, const CollectiveCall& call) {
   std::vector<MlirValue> packed;
   for (size_t i = 0; i < call.node().reads.size(); ++i) {
@@ -243,8 +243,8 @@ void unpack_heads(Lowering& lowering, const CollectiveCall& call, const std::vec
   }
 }
 
-// The inverse: reads [N, B, w], gives [B, n, heads * D]. The piece from rank p to rank q is [n of q, B, w of
-// p].
+// The inverse: reads [N, B, w], returns [B, n, heads * D]. The piece from rank p to rank q is [n of q, B, w
+// of p].
 std::vector<MlirValue> pack_tokens(Lowering& lowering, const CollectiveCall& call) {
   const auto tokens = [&](int64_t member) { return call.written_sizes(static_cast<size_t>(member), 0)[1]; };
   Covering covering;

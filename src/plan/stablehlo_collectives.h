@@ -1,4 +1,4 @@
-// What ranks send each other, in StableHLO: collectives among the partitions that run one program.
+// What ranks send each other, in StableHLO: collectives among the partitions that run a program.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace tessera::plan {
 
-// A collective as each rank of the world recorded it; `rank` is the one whose values are at hand.
+// A collective as recorded by each rank of the world; `rank` is the one whose values are at hand.
 struct CollectiveCall {
   std::span<const Graph> graphs;
   std::vector<const GraphNode*> nodes;  // by rank
@@ -21,13 +21,13 @@ struct CollectiveCall {
   const Sizes64& written_sizes(size_t of_rank, size_t i) const;
 };
 
-// A collective has three steps. The first and the last are what a rank does by itself; the operation between
-// them is one for all ranks, so their parts are padded to the largest.
+// A collective has three steps. A rank does the first and the last by itself; the operation between them is
+// the same for all ranks, so their parts are padded to the largest.
 struct CollectiveRule {
-  // Reads what the rank gives, one value for each operation.
+  // Reads what the rank contributes, one value for each operation.
   std::vector<MlirValue> (*pack)(Lowering&, const CollectiveCall&);
   MlirValue (*exchange)(MlirBuilder&, const CollectiveCall&, const MlirValue& packed);
-  // Writes what it gets.
+  // Writes what it receives.
   void (*unpack)(Lowering&, const CollectiveCall&, const std::vector<MlirValue>& received);
 };
 

@@ -21,7 +21,7 @@ const TensorShape& shape(const StablehloModule& module, const ProgramFunction& f
   return *function.values[values[i]];
 }
 
-// The dimensions of the left factor that go together: those of the short form, or of the generic one.
+// The contracted dimensions of the left factor, in the short form or the generic one.
 std::vector<int64_t> left_dims(const ProgramOperation& operation, std::string_view name,
                                std::string_view generic) {
   const std::string_view pair = attribute_of(operation, name);

@@ -38,7 +38,7 @@ MlirValue mapped(MlirBuilder& b, const MlirValue& x, const MlirValue& mean, cons
   return silu_if(b, is_silu, b.binary("add", scaled, over_positions(b, bias, x)));
 }
 
-// Reads: x, weight, bias, the sum to which it is added, rows above and below, and the maps of a norm: mean,
+// Reads x, weight, bias, the addend of the result, rows above and below, and the parameters of a norm: mean,
 // scale, bias.
 void conv2d(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
@@ -60,7 +60,7 @@ void conv2d(Lowering& lowering, const GraphNode& node) {
   lowering.write(node, 0, y);
 }
 
-// Reads: x, weight, bias, a row above and one below.
+// Reads x, weight, bias, a row above and one below.
 void upsample2d_conv2d(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
   const MlirValue x = lowering.read(node, 0);
@@ -104,7 +104,7 @@ void group_norm(Lowering& lowering, const GraphNode& node) {
                         attribute<bool>(node, "silu")));
 }
 
-// Reads x and an offset [B, C] that is added first; gives [B, groups, 2] in fp64.
+// Reads x and an offset [B, C] that is added first; returns [B, groups, 2] in fp64.
 void group_moments(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
   MlirValue x = lowering.read_wide(node, 0);
@@ -115,7 +115,7 @@ void group_moments(Lowering& lowering, const GraphNode& node) {
   lowering.write(node, 0, b.concat({b.reshape(mean, one), b.reshape(variance, one)}, 2));
 }
 
-// Reads moments, an offset and the weight; gives the mean and the scale of each channel.
+// Reads moments, an offset and the weight; returns the mean and the scale of each channel.
 void channel_maps(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
   const MlirValue moments = lowering.read(node, 0), weight = lowering.read(node, 2);

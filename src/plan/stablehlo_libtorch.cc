@@ -1,4 +1,5 @@
-// What models call of libtorch between operations, in StableHLO. Arguments are those of the schemas.
+// The libtorch functions that models call between operations, in StableHLO. Arguments are those of the
+// schemas.
 #include <algorithm>
 #include <cmath>
 
@@ -51,12 +52,12 @@ const TensorShape& result_type(Lowering& lowering, const GraphNode& node) {
   return lowering.type_of(node.writes.front());
 }
 
-// The dtype in which libtorch computes what it rounds to `dtype`.
+// The dtype in which libtorch computes what it then rounds to `dtype`.
 at::ScalarType computing(at::ScalarType dtype) {
   return dtype == at::kBFloat16 || dtype == at::kHalf ? at::kFloat : dtype;
 }
 
-// The dimension `dim`, counted from the end if it is negative.
+// The dimension `dim`, counted from the end if negative.
 int64_t dimension(int64_t dim, int64_t dims) {
   return dim < 0 ? dim + dims : dim;
 }
@@ -153,7 +154,7 @@ void concat(Lowering& lowering, const GraphNode& node) {
   std::vector<MlirValue> parts = list(lowering, node, 0);
   const auto dims = std::ssize(result_type(lowering, node).sizes);
   std::erase_if(parts,
-                [&](const MlirValue& part) { return part.dims() != dims; });  // [0], which counts as none
+                [&](const MlirValue& part) { return part.dims() != dims; });  // [0], which counts as absent
   lowering.write(node, 0, lowering.builder().concat(parts, dimension(integer(node, 1), dims)));
 }
 
@@ -201,7 +202,7 @@ void repeat(Lowering& lowering, const GraphNode& node) {
   lowering.write(node, 0, x);
 }
 
-// (self, repeats, dim): each element so often
+// (self, repeats, dim): repeats each element
 void repeat_interleave(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
   const MlirValue x = tensor(lowering, node, 0);
@@ -227,7 +228,7 @@ void index_select(Lowering& lowering, const GraphNode& node) {
   lowering.write(node, 0, chosen);
 }
 
-// (self, indices): of the first dimension, by a tensor of any shape
+// (self, indices): along the first dimension, by a tensor of any shape
 void index(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
   const MlirValue x = tensor(lowering, node, 0);
@@ -256,7 +257,7 @@ void compared(Lowering& lowering, const GraphNode& node) {
   lowering.write(node, 0, lowering.builder().compare(direction, x, operand(lowering, node, 1, x.type.dtype)));
 }
 
-// (self, dim, keepdim) of one dimension: the first of the largest
+// (self, dim, keepdim) along one dimension: the first of the largest
 void argmax(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
   const MlirValue x = tensor(lowering, node, 0);
@@ -268,7 +269,7 @@ void argmax(Lowering& lowering, const GraphNode& node) {
   lowering.write(node, 0, b.reshape(first, result_type(lowering, node).sizes));
 }
 
-// (self, pad, value): pairs from the last dimension on
+// (self, pad, value): pairs starting from the last dimension
 void constant_pad(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
   MlirValue x = tensor(lowering, node, 0);

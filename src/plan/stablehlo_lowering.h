@@ -1,6 +1,7 @@
-// Turns the nodes of a graph into StableHLO. Files of rules: operations of ours (stablehlo_operations.cc, and
-// those of images in stablehlo_images.cc), calls of libtorch (stablehlo_libtorch.cc), views and writes
-// (stablehlo_views.cc). Collectives have rules of another form (stablehlo_collectives.h).
+// Turns the nodes of a graph into StableHLO. The rules are in several files: our operations
+// (stablehlo_operations.cc, and those of images in stablehlo_images.cc), calls of libtorch
+// (stablehlo_libtorch.cc), views and writes (stablehlo_views.cc). Collectives have rules of another form
+// (stablehlo_collectives.h).
 #pragma once
 
 #include <map>
@@ -18,7 +19,7 @@
 
 namespace tessera::plan {
 
-// Of lines that pass values from branch to branch, padded to the largest, which are part of no node.
+// For lines that pass values, padded to the largest, from branch to branch; they belong to no node.
 inline NodeLocation between_branches() {
   return {.name = "branches"};
 }
@@ -26,8 +27,8 @@ inline NodeLocation between_branches() {
 // The values of the graph that a program has computed so far.
 class Lowering {
  public:
-  // The graphs of all ranks, which differ in places and contents alone, or of one. The builder must outlive
-  // this object, or enter() replace it.
+  // The graphs of all ranks, which differ only in places and contents, or a single graph. The builder must
+  // outlive this object, or be replaced by enter().
   Lowering(std::span<const Graph> ranks, MlirBuilder& builder)
       : ranks_(ranks),
         roles_(roles_of(ranks[0])),
@@ -38,7 +39,7 @@ class Lowering {
   MlirBuilder& builder() { return *builder_; }
   const TensorShape& type_of(ValueId value) const { return ranks_[0].values.at(static_cast<size_t>(value)); }
 
-  // An operand of a node, by its number in `reads`; nothing where the operation does without.
+  // An operand of a node, by its number in `reads`; nothing if the operation leaves it out.
   std::optional<MlirValue> maybe_read(const GraphNode& node, size_t i);
   MlirValue read(const GraphNode& node, size_t i);
   MlirValue read_wide(const GraphNode& node, size_t i) {
@@ -49,31 +50,32 @@ class Lowering {
   void write(const GraphNode& node, size_t i, const MlirValue& value);
   void set(ValueId id, const MlirValue& value);
 
-  // Constrains what nodes read and write.
+  // Constrains the operands and results of nodes.
   void constrain(const std::vector<NodeSharding>& nodes) { constraints_ = nodes; }
 
   NodeLocation location_of(size_t node) const;
-  // What is written from here on is part of the node of this number.
+  // Everything written from now on is part of the node with this number.
   void begin(size_t node);
-  // Lowers a node by its number, which is no collective. Throws Error(kUsage) for one without a form.
+  // Lowers the node with this number, which must not be a collective. Throws Error(kUsage) for one that
+  // cannot be expressed.
   void lower(size_t node);
-  // The present node as each rank has it.
+  // The current node as each rank has it.
   std::vector<const GraphNode*> by_rank() const;
 
-  // From here on, a region of the program is written. Of the values so far it sees those that are held.
+  // From now on, a region of the program is written. Of the existing values it sees only those that are held.
   void enter(MlirBuilder& region);
-  // Has regions see a value that the program around them has. Its elements may be followed by others, which
-  // ranks with larger parts have.
+  // Makes a value of the surrounding program visible to regions. Its elements may be followed by others that
+  // belong to ranks with larger parts.
   void hold(ValueId id, const MlirValue& around) { held_.at(static_cast<size_t>(id)) = around; }
 
  private:
   using Constraints = std::vector<std::vector<ValueSharding>> NodeSharding::*;
-  // The value as the present node's operand or result number i is constrained.
+  // The value, constrained like operand or result number i of the current node.
   MlirValue constrained(const MlirValue& value, Constraints of, size_t i);
 
   std::span<const Graph> ranks_;
   std::vector<std::string> roles_;  // of the nodes
-  size_t node_ = 0;                 // the number of the present one
+  size_t node_ = 0;                 // the number of the current node
   std::span<const NodeSharding> constraints_;
   MlirBuilder* builder_;
   std::vector<std::optional<MlirValue>> values_, held_;
@@ -82,7 +84,7 @@ class Lowering {
 using LoweringRule = void (*)(Lowering&, const GraphNode&);
 using LoweringRules = std::map<std::string, LoweringRule, std::less<>>;
 
-// The rows and columns of x [B, C, H, W], each twice.
+// The rows and columns of x [B, C, H, W], each doubled.
 MlirValue doubled_image(MlirBuilder& builder, const MlirValue& x);
 
 const LoweringRules& operation_rules();
@@ -90,7 +92,7 @@ const LoweringRules& image_rules();
 const LoweringRules& libtorch_rules();
 const LoweringRules& view_rules();
 
-// An attribute of a node, which must be there.
+// An attribute that a node must have.
 template <typename T>
 T attribute(const GraphNode& node, const std::string& name) {
   const GraphAttribute* const found = node.find(name);

@@ -1,5 +1,5 @@
-// The operations of ops/ and nn/ in StableHLO, as they compute in fp32; sums are fp32, results are rounded
-// once.
+// The operations of ops/ and nn/ in StableHLO, as they compute in fp32; sums are in fp32, and results are
+// rounded once.
 #include <ATen/Functions.h>
 
 #include <algorithm>
@@ -169,7 +169,7 @@ MlirValue attended(MlirBuilder& b, const MlirValue& scores, const MlirValue& v) 
   return b.dot(b.convert(shares, v.type.dtype), v, 2, 3, 2, at::kFloat);
 }
 
-// [B, S, heads * D] -> [B, all, S, D], each head repeated as often as it takes for `all` of them.
+// [B, S, heads * D] -> [B, all, S, D], where each head is repeated until there are `all` of them.
 MlirValue split_heads(MlirBuilder& b, const MlirValue& x, int64_t depth, int64_t all) {
   const int64_t heads = x.size(2) / depth, times = all / heads;
   const MlirValue by_head = b.transpose(b.reshape(x, {x.size(0), x.size(1), heads, depth}), {0, 2, 1, 3});
@@ -205,8 +205,8 @@ void attention(Lowering& lowering, const GraphNode& node) {
       join_heads(b, attended(b, scores, split_heads(b, lowering.read(node, 2), q.size(2) / heads, heads))));
 }
 
-// Keys or values [1, T, C] of prompts, of which each belongs to some samples in a row -> [B, longest T, C],
-// with zeros behind.
+// Keys or values [1, T, C] of prompts, each for some consecutive samples -> [B, longest T, C], padded with
+// zeros.
 MlirValue by_sample(MlirBuilder& b, const std::vector<MlirValue>& prompts, int64_t longest,
                     const std::vector<int64_t>& prompt_of) {
   std::vector<MlirValue> padded;
@@ -218,8 +218,7 @@ MlirValue by_sample(MlirBuilder& b, const std::vector<MlirValue>& prompts, int64
                   {{samples, longest, all.size(2)}, all.type.dtype});
 }
 
-// Reads q [B, S, C], then keys and values of each prompt. What stands for the tokens that a prompt lacks is
-// left out by its score.
+// Reads q [B, S, C], then keys and values of each prompt. The scores of the padding are masked.
 void attention_to_prompts(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
   const MlirValue q = lowering.read(node, 0);
@@ -244,7 +243,8 @@ void attention_to_prompts(Lowering& lowering, const GraphNode& node) {
 }
 
 // Attention to some keys after others: sums [B, H, S, D] of values by exp(score - maximum), the maxima and
-// the totals [B, H, S] of these exponentials. Reads q, k, v and these three; gives the three with these keys.
+// the totals [B, H, S] of these exponentials. Reads q, k, v and these three; returns the three with these
+// keys included.
 void attention_part(Lowering& lowering, const GraphNode& node) {
   MlirBuilder& b = lowering.builder();
   const MlirValue q = lowering.read(node, 0);
@@ -289,7 +289,7 @@ void biased_attention(Lowering& lowering, const GraphNode& node) {
   lowering.write(node, 0, attended(b, scores, lowering.read(node, 2)));
 }
 
-// Reads keys and values, which take the place of others.
+// Reads keys and values that replace others.
 void write_kv_cache(Lowering& lowering, const GraphNode& node) {
   for (size_t i = 0; i < node.writes.size(); ++i) lowering.write(node, i, lowering.read(node, i));
 }

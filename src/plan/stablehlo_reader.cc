@@ -13,14 +13,14 @@
 namespace tessera::plan {
 namespace {
 
-constexpr int64_t kMostRegions = 64;  // within one another
+constexpr int64_t kMostRegions = 64;  // nested in each other
 
-// Those whose regions combine single numbers.
+// Operations whose regions combine single numbers.
 constexpr std::array<std::string_view, 9> kCombining = {"reduce",        "all_reduce", "reduce_scatter",
                                                         "reduce_window", "scatter",    "select_and_scatter",
                                                         "sort",          "map",        "top_k"};
 
-// The operations of the dialect (github.com/openxla/stablehlo, StablehloOps.td), each with a space behind it.
+// The operations of the dialect (github.com/openxla/stablehlo, StablehloOps.td), each followed by a space.
 constexpr std::string_view kOperations =
     "abs add after_all all_gather all_reduce all_to_all and async_done async_start atan2 "
     "batch_norm_grad batch_norm_inference batch_norm_training bitcast_convert broadcast "
@@ -53,7 +53,7 @@ std::string_view without(std::string_view text, std::string_view prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
 }
 
-// The names of values that can be seen.
+// The names of the visible values.
 class Names {
  public:
   explicit Names(MlirText& text) : text_(text) {}
@@ -63,7 +63,7 @@ class Names {
       text_.fail_at(place, fmt::format("%{} is there twice", name));
     order_.push_back(name);
   }
-  // The value behind '%': "arg0", or "0#1" of several results.
+  // The value after '%': "arg0", or "0#1" if there are several results.
   size_t value() {
     text_.expect("%");
     const size_t place = text_.place();
@@ -79,7 +79,7 @@ class Names {
     return found->second.first + static_cast<size_t>(part);
   }
   size_t count() const { return order_.size(); }
-  // Forgets those that came after the first `count`.
+  // Forgets all names after the first `count`.
   void keep(size_t count) {
     for (; order_.size() > count; order_.pop_back()) values_.erase(order_.back());
   }
@@ -94,7 +94,7 @@ class FunctionReader {
  public:
   explicit FunctionReader(MlirText& text) : text_(text), types_(text), names_(text) {}
 
-  // From the arguments on.
+  // Reads from the arguments on.
   ProgramFunction read() {
     function_.body.arguments = arguments();
     if (text_.accept("->")) results();
@@ -138,7 +138,7 @@ class FunctionReader {
     text_.next() == '(' ? static_cast<void>(text_.group()) : static_cast<void>(types_.type());
   }
 
-  // To the end of the region.
+  // Reads to the end of the region.
   void operations(ProgramBlock& block) {
     if (++depth_ > kMostRegions) text_.fail("regions are nested too deeply");
     const size_t known = names_.count();
@@ -239,7 +239,7 @@ class FunctionReader {
     return without(name, kDialect);
   }
 
-  // "(%a = %x, %b = %y)" of a while: names that both of its regions know.
+  // "(%a = %x, %b = %y)" of a while: names that are visible in both of its regions.
   void carried(ProgramOperation& made) {
     text_.expect("(");
     if (text_.accept(")")) return;
@@ -270,9 +270,9 @@ class FunctionReader {
     names_.keep(known);
   }
 
-  // Operands and attributes, up to the types. Returns whether there are types.
+  // Reads operands and attributes, up to the types. Returns whether there are types.
   bool words(ProgramOperation& made) {
-    std::vector<std::pair<char, size_t>> open;  // what closes a bracket, and its place
+    std::vector<std::pair<char, size_t>> open;  // the closing brackets that are expected, and their places
     while (!text_.is_at_end()) {
       const char c = text_.next();
       if (c == '%') {
@@ -348,7 +348,7 @@ class FunctionReader {
     return rest.starts_with('"') ? rest.substr(1, rest.find('"', 1) - 1) : rest.substr(0, rest.find('('));
   }
 
-  // "(%x init: %a), (%y init: %b)": the types have the first values behind all others.
+  // "(%x init: %a), (%y init: %b)": in the types, the first values come after all others.
   static void with_firsts_behind(std::vector<size_t>& reads) {
     std::vector<size_t> all, firsts;
     for (size_t i = 0; i < reads.size(); ++i) (i % 2 == 0 ? all : firsts).push_back(reads[i]);
@@ -356,7 +356,7 @@ class FunctionReader {
     reads = std::move(all);
   }
 
-  // "(t, t) -> t", "t" of all, or those of the results.
+  // "(t, t) -> t", "t" for all, or the types of the results.
   MlirTypes result_types(const ProgramOperation& made, const std::vector<Result>& results) {
     text_.skip_space();
     MlirTypes first = types_.list();
@@ -402,7 +402,7 @@ class ModuleReader {
   }
 
  private:
-  // "#loc4 = loc(...)"; aliases of other attributes say nothing that is read here.
+  // "#loc4 = loc(...)"; aliases of other attributes do not matter here.
   void alias() {
     text_.step();
     const std::string_view name = text_.name();

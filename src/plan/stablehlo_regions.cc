@@ -9,7 +9,7 @@
 namespace tessera::plan {
 namespace {
 
-// The operation of a block that computes a value alone; null if none does.
+// The operation of a block that computes only this value; null if there is none.
 const ProgramOperation* writer(const ProgramBlock& block, size_t value) {
   for (const ProgramOperation& each : block.operations) {
     if (each.writes.size() == 1 && each.writes[0] == value) return &each;
@@ -44,7 +44,7 @@ class Loop {
     return found == function_.integers.end() ? std::nullopt : std::optional(found->second);
   }
 
-  // What the body adds to argument i, if that is a constant above zero.
+  // What the body adds to argument i, if that is a positive constant.
   std::optional<int64_t> step_of(size_t i) const {
     const auto& returned = body_.operations.back().reads;
     const ProgramOperation* const added = i < returned.size() ? writer(body_, returned[i]) : nullptr;
@@ -62,8 +62,8 @@ class Loop {
   const ProgramBlock &condition_, &body_;
 };
 
-// Whether a value is the number of the partition, as MlirBuilder::partition() finds it: a number of those
-// that arrive when every partition sends its number j, of 0, 1, .., to partition j.
+// Whether a value is the number of the partition, as determined by MlirBuilder::partition(): one of the
+// numbers that arrive when every partition sends j, for j = 0, 1, .., to partition j.
 bool is_partition(const StablehloModule& module, const ProgramFunction& function, size_t value) {
   const ProgramOperation* found = nullptr;
   for (const std::string_view name : {"reshape", "slice", "all_to_all", "iota"}) {

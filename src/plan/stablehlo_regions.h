@@ -7,13 +7,13 @@
 
 namespace tessera::plan {
 
-// Of a while that counts from a constant to a constant below which its condition holds, in steps of a
-// constant, as scans and loops of JAX do. Throws Error(kInput) that names the line of any other.
+// The number of iterations of a while that counts from a constant up to a constant limit in constant steps,
+// as scans and loops of JAX do. Throws Error(kInput) naming the line of any other while.
 int64_t trips_of(const StablehloModule& module, const ProgramFunction& function,
                  const ProgramOperation& loop);
 
-// The branch of a case that a partition takes, where the partition's number chooses it, as in our programs
-// (MlirBuilder::partition). Throws Error(kInput) that names the line of any other.
+// The branch of a case that a partition takes, if the partition's number selects it, as in our programs
+// (MlirBuilder::partition). Throws Error(kInput) naming the line of any other case.
 const ProgramBlock& branch_of(const StablehloModule& module, const ProgramFunction& function,
                               const ProgramOperation& choice, int64_t rank);
 

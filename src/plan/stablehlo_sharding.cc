@@ -40,7 +40,7 @@ int64_t elements_of(const std::vector<int64_t>& sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
 }
 
-// Whether each dimension is divided; nothing if the part has another shape.
+// Whether each dimension is divided; nothing if the part has a different number of dimensions.
 std::optional<std::vector<bool>> divided(std::string_view what, const std::vector<int64_t>& part,
                                          const std::vector<int64_t>& whole, const MethodGraph& method) {
   const int64_t parts = parts_of(method);
@@ -56,7 +56,7 @@ std::optional<std::vector<bool>> divided(std::string_view what, const std::vecto
   return is_divided;
 }
 
-// Adds what a method divides of a value. Returns whether a sharding says it.
+// Adds how a method divides a value. Returns whether a sharding can express it.
 bool add_axes(ValueSharding& sharding, std::string_view what, const std::vector<int64_t>& part,
               const std::vector<int64_t>& whole, const MethodGraph& method) {
   const std::optional<std::vector<bool>> is_divided = divided(what, part, whole, method);
@@ -77,7 +77,7 @@ FileBox file_box_of(const GraphArgument& weight) {
   return box;
 }
 
-// Joins b to a if they touch, in one dimension only.
+// Joins b to a if they are adjacent in exactly one dimension.
 bool join(FileBox& a, const FileBox& b) {
   int64_t dim = -1;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -89,7 +89,7 @@ bool join(FileBox& a, const FileBox& b) {
   return true;
 }
 
-// What a rank has of a weight of the whole graph: boxes in ascending order.
+// The part of a weight of the whole graph that a rank has: boxes in ascending order.
 std::vector<FileBox> taken(const Graph& of_rank, const GraphArgument& weight) {
   const FileBox whole = file_box_of(weight);
   std::vector<FileBox> boxes;
@@ -114,7 +114,8 @@ std::vector<FileBox> taken(const Graph& of_rank, const GraphArgument& weight) {
   return joined;
 }
 
-// Layers that lie in one tensor of the file, of each of which a rank has a part, are arguments of their own.
+// If several layers are in one tensor of the file, and a rank has a part of each, they become separate
+// arguments.
 class SeparateArguments {
  public:
   SeparateArguments(Graph graph, std::span<const MethodGraph> methods)
@@ -159,7 +160,7 @@ class SeparateArguments {
     return std::ssize(graph_.values) - 1;
   }
 
-  // A weight of another dtype is converted before anything else.
+  // A weight with another dtype is converted before anything else.
   GraphNode* conversion_of(const GraphArgument& weight) {
     const auto found = std::ranges::find_if(graph_.nodes, [&](const GraphNode& node) {
       return node.name == "convert" && node.reads.front() == weight.value;
@@ -199,7 +200,7 @@ class SeparateArguments {
   std::vector<GraphNode> joins_;
 };
 
-// An input by its name; those of several prompts together.
+// The kind of an input by its name, the same for several prompts.
 std::string kind_of_input(const GraphArgument& input) {
   return input.name.substr(0, input.name.find('.'));
 }
@@ -221,7 +222,7 @@ ValueSharding sharding_of_input(const Graph& whole, const GraphArgument& input,
   ValueSharding sharding(sizes.size());
   for (const MethodGraph& method : methods) {
     const std::vector<const GraphArgument*> found = inputs_of(method.graph, kind_of_input(input));
-    if (found.size() != alike.size()) continue;  // the rank has some of the prompts
+    if (found.size() != alike.size()) continue;  // the rank has only some of the prompts
     const std::vector<int64_t>& part = sizes_of(method.graph, found[static_cast<size_t>(number)]->value);
     if (!add_axes(sharding, input.name, part, sizes, method))
       refuse(input.name, part, sizes, parts_of(method));
@@ -251,12 +252,12 @@ bool is_constrained(const GraphNode& node) {
   return node.name == "linear" || node.name.ends_with("attention") || node.name == "attention_to_prompts";
 }
 
-// How many of a node's operands are activations of the samples.
+// The number of a node's operands that are activations of the samples.
 size_t activations_of(const GraphNode& node) {
   return node.name == "linear" || node.name == "attention_to_prompts" ? 1 : 3;
 }
 
-// The constrained nodes of a graph by what they are, in their order.
+// The constrained nodes of a graph, grouped by what they are, in order.
 class Places {
  public:
   using Key = std::tuple<std::string, std::string, int64_t>;  // name, role and block
@@ -280,7 +281,7 @@ class Places {
   std::map<Key, std::vector<const GraphNode*>> nodes_;
 };
 
-// The same node in the graph of a rank; nothing if that has another number of such nodes.
+// The same node in the graph of a rank; nothing if that graph has another number of such nodes.
 const GraphNode* same_node(const Places& whole, const Places& of_rank, const GraphNode& node) {
   const Places::Key key = Places::key_of(node);
   const auto &own = whole.at(key), &others = of_rank.at(key);
@@ -288,7 +289,7 @@ const GraphNode* same_node(const Places& whole, const Places& of_rank, const Gra
   return others[static_cast<size_t>(std::ranges::find(own, &node) - own.begin())];
 }
 
-// The values of a rank before and after it exchanges them with others.
+// The values of a rank before and after exchanges with other ranks.
 class Exchanges {
  public:
   explicit Exchanges(const Graph& graph) : graph_(graph) {
@@ -297,7 +298,7 @@ class Exchanges {
     }
   }
 
-  // What a rank makes of its result with others: of a part of a sum, the sum.
+  // What becomes of a rank's result in an exchange: the sum, for a part of a sum.
   ValueId sum_of(ValueId value) const {
     for (const GraphNode& node : graph_.nodes) {
       const bool is_sum = node.name == "collective.all_reduce" || node.name == "collective.reduce_scatter";
@@ -306,7 +307,7 @@ class Exchanges {
     return value;
   }
 
-  // What a rank had of an operand before Ulysses changed it from tokens to heads.
+  // The operand of a rank before Ulysses changed it from tokens to heads.
   ValueId before(ValueId value) const {
     const GraphNode* const writer = writer_of(value);
     if (writer == nullptr) return value;
@@ -325,7 +326,7 @@ class Exchanges {
     return found == writers_.end() ? nullptr : &graph_.nodes[found->second];
   }
 
-  // The value that was written to this part of a memory.
+  // The value last written to this part of a memory.
   ValueId last_written(ValueId memory, const Geometry& part) const {
     for (const GraphNode* node = writer_of(memory); node != nullptr && node->name == "write";
          node = writer_of(node->reads.front())) {
@@ -338,7 +339,7 @@ class Exchanges {
   std::map<ValueId, size_t> writers_;
 };
 
-// The sharding of an operand or result; nothing if a rank has it in another shape.
+// The sharding of an operand or result; nothing if a rank has it with a different number of dimensions.
 std::optional<ValueSharding> sharding_of_value(const Graph& whole, ValueId value, std::string_view what,
                                                std::span<const MethodGraph> methods,
                                                const std::vector<ValueId>& of_ranks) {
@@ -389,7 +390,7 @@ class Constraints {
   }
 
  private:
-  // `of_ranks` are what the rank of each method has of the value, at one time after the other.
+  // `of_ranks` are the values that the rank of each method has, one after the other.
   std::vector<ValueSharding> constraints(const GraphNode& node, ValueId value,
                                          const std::vector<std::vector<ValueId>>& of_ranks) const {
     std::vector<ValueSharding> all;
@@ -401,7 +402,7 @@ class Constraints {
     return all;
   }
 
-  // Of [.., tokens, channels].
+  // For [.., tokens, channels].
   void divide_tokens(std::vector<ValueSharding>& constraints, const GraphNode& node, ValueId value,
                      const MethodGraph& method) const {
     const std::vector<int64_t>& sizes = sizes_of(whole_, value);

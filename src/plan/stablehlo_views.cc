@@ -1,5 +1,5 @@
-// Views of what a storage holds, and writes into it. A storage is a row of elements. A view whose strides
-// divide one another is a box in that row, seen as a shape with one dimension for each stride.
+// Views of a storage's value, and writes into it. A storage is a row of elements. A view whose strides divide
+// one another is a box in that row, seen as a shape with one dimension for each stride.
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
@@ -14,12 +14,12 @@ namespace {
 // A box of the row of a storage.
 struct Box {
   Sizes64 dims;          // of the view, in the order of `row`
-  Sizes64 row = {};      // the shape in which the row is seen, padded behind to be one
+  Sizes64 row = {};      // the shape in which the row is seen, padded at the end to fit
   Sizes64 begins = {};   // by dimension of `row`
   Sizes64 lengths = {};  // the same; the last is 1
 };
 
-// The dimensions of more than one element, from the largest stride to the smallest, without those that only
+// The dimensions with more than one element, from the largest stride to the smallest, without those that only
 // repeat.
 Sizes64 dims_by_stride(const Geometry& geometry) {
   Sizes64 dims;
@@ -58,7 +58,7 @@ Box box_of(const Geometry& part, int64_t elements) {
   return box;
 }
 
-// The value of a storage as its row, in the order of the memory.
+// The value of a storage as a row, in memory order.
 MlirValue row_of(MlirBuilder& b, const MlirValue& whole, const Geometry& geometry) {
   Sizes64 order = dims_by_stride(geometry);
   for (int64_t i = 0; i < std::ssize(geometry.sizes); ++i) {
@@ -67,7 +67,7 @@ MlirValue row_of(MlirBuilder& b, const MlirValue& whole, const Geometry& geometr
   return b.transpose(whole, order);
 }
 
-// The inverse: a row, of any shape, as the value of the storage.
+// The inverse: a row of any shape as the value of the storage.
 MlirValue whole_of(MlirBuilder& b, const MlirValue& row, const Geometry& geometry) {
   Sizes64 order = dims_by_stride(geometry);
   for (int64_t i = 0; i < std::ssize(geometry.sizes); ++i) {
@@ -87,7 +87,7 @@ MlirValue in_shape(MlirBuilder& b, const MlirValue& row, const Sizes64& shape) {
   return b.reshape(b.pad(b.reshape(row, {c10::multiply_integers(row.sizes())}), {0}, {missing}), shape);
 }
 
-// Elements of a box [lengths] as the view's sizes, and back.
+// Reshapes elements of a box [lengths] to the view's sizes, and back.
 MlirValue view_of_box(MlirBuilder& b, const MlirValue& box, const Box& at, const Geometry& part) {
   Sizes64 found = box.sizes();
   found.pop_back();
@@ -98,12 +98,12 @@ MlirValue view_of_box(MlirBuilder& b, const MlirValue& box, const Box& at, const
     return at.dims[static_cast<size_t>(x)] < at.dims[static_cast<size_t>(y)];
   });
   const MlirValue ordered = b.transpose(b.reshape(box, found), order);
-  Sizes64 sizes;  // with the dimensions of one element, and those that repeat as one
+  Sizes64 sizes;  // with the dimensions of one element, and repeating ones as one
   for (size_t i = 0; i < part.sizes.size(); ++i) sizes.push_back(part.strides[i] == 0 ? 1 : part.sizes[i]);
   return b.broadcast(b.reshape(ordered, sizes), part.sizes);
 }
 
-// Where the box of the present node begins in its row, which ranks may see at different places.
+// Where the box of the current node begins in its row; ranks may see it at different places.
 std::vector<MlirValue> begins_of(Lowering& lowering, const Box& box, int64_t elements) {
   std::vector<Sizes64> by_dim(box.begins.size());
   for (const GraphNode* const node : lowering.by_rank()) {
@@ -142,11 +142,11 @@ void write_part(Lowering& lowering, const GraphNode& node) {
   const Box box = box_of(node.part, elements);
   TESSERA_CHECK(c10::multiply_integers(part.sizes()) == c10::multiply_integers(box.lengths),
                 "a write to a tensor that repeats");
-  Sizes64 sizes;  // of the part without dimensions of one element
+  Sizes64 sizes;  // of the part, without dimensions of one element
   for (const int64_t size : part.sizes()) {
     if (size != 1) sizes.push_back(size);
   }
-  Sizes64 sorted = box.dims;  // the dimensions of the view that `sizes` are
+  Sizes64 sorted = box.dims;  // the dimensions of the view that correspond to `sizes`
   std::sort(sorted.begin(), sorted.end());
   Sizes64 order;
   for (const int64_t dim : box.dims)

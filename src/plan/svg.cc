@@ -10,7 +10,7 @@ namespace tessera::plan {
 namespace {
 
 constexpr double kWidth = 960, kRight = 120, kRow = 22;
-constexpr double kCharacter = 6.8;  // the width of most, at 12 pixels
+constexpr double kCharacter = 6.8;  // the width of most characters, at 12 pixels
 constexpr double kPlotLeft = 105, kPlotHeight = 320, kPlotBottom = 48, kPlotTop = 12;
 constexpr std::array kColours = {"#2f6fb3", "#d9822b", "#3a9a5b", "#a04a9c",
                                  "#b33a3a", "#7a7a2f", "#4aa3a3", "#777777"};
@@ -103,7 +103,7 @@ std::string axes_svg(const Scale& x, const Scale& y, const Axes& axes) {
   return svg + text_at(x.from, y.to - 2, "start", axes.y);
 }
 
-// The end of a label that is longer than that many characters.
+// The end of a label that is longer than this many characters.
 std::string shortened(const std::string& label, size_t length) {
   if (label.size() <= length) return label;
   size_t begin = label.size() - (length - 1);

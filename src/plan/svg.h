@@ -9,7 +9,7 @@
 
 namespace tessera::plan {
 
-// The text with the characters that HTML gives a meaning replaced.
+// The text with characters that are special in HTML replaced.
 std::string html_escaped(std::string_view text);
 
 using NumberText = std::function<std::string(double)>;
@@ -28,9 +28,9 @@ struct Series {
   bool is_line = true;  // else marks
 };
 struct Axes {
-  std::string x, y;  // what they show
+  std::string x, y;  // what the axes show
   NumberText x_text, y_text;
-  bool logarithmic = false;  // both; then all numbers are above 0
+  bool logarithmic = false;  // for both axes; all numbers must be above 0
 };
 std::string line_chart(const std::string& name, const std::vector<Series>& series, const Axes& axes);
 
@@ -41,7 +41,7 @@ struct Lane {
 struct LaneSpan {
   size_t lane = 0;
   double begin = 0, end = 0;
-  size_t colour = 0;  // of the legend
+  size_t colour = 0;  // an index into the legend
   std::string label;
 };
 // A line through some lanes.

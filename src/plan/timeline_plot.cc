@@ -12,14 +12,14 @@
 namespace tessera::plan {
 namespace {
 
-constexpr int64_t kAlikeSteps = 3;     // of those that are alike
-constexpr int64_t kRecordedSteps = 4;  // more are too narrow to compare
-// Of the width of a plot: what a recording leaves between two operations is no gap of the picture.
+constexpr int64_t kAlikeSteps = 3;     // the number shown of similar steps
+constexpr int64_t kRecordedSteps = 4;  // more would be too narrow to compare
+// Relative to the width of a plot: shorter gaps between the operations of a recording are not drawn.
 constexpr double kGap = 1.0 / 1500;
 
-// What ranks do, in seconds from a common begin. `step_ends` is when the last of them is through with a step.
+// What ranks do, in seconds from a common start. `step_ends` is when the last of them has finished a step.
 struct RanksTimeline {
-  std::string kind;  // "predicted", or nothing where there is but one
+  std::string kind;  // "predicted"; empty if there is only one kind
   std::vector<RankTimeline> ranks;
   std::vector<double> step_ends;
 };
@@ -31,7 +31,7 @@ bool is_recorded(const Trace& trace) {
   });
 }
 
-// Moves all times so that `begin` is 0. Of what is before it, the rest is kept.
+// Shifts all times so that `begin` is 0, and drops what is before it.
 void begin_at(RanksTimeline& timeline, double begin) {
   for (RankTimeline& rank : timeline.ranks) {
     for (Span& span : rank.spans) {
@@ -42,7 +42,7 @@ void begin_at(RanksTimeline& timeline, double begin) {
   for (double& end : timeline.step_ends) end -= begin;
 }
 
-// The spans of the denoiser, with those before its steps or without.
+// Keeps the spans of the denoiser, with or without those before its steps.
 void keep_denoiser(RanksTimeline& timeline, const Trace& trace, int64_t first_step) {
   for (size_t i = 0; i < timeline.ranks.size(); ++i) {
     std::erase_if(timeline.ranks[i].spans, [&](const Span& span) {
@@ -52,7 +52,7 @@ void keep_denoiser(RanksTimeline& timeline, const Trace& trace, int64_t first_st
   }
 }
 
-// Only the steps, of which the first begins at 0: before them a run also reads weights.
+// Keeps only the steps, the first of which begins at 0: before them, a run also reads weights.
 void begin_with_steps(RanksTimeline& timeline, const Trace& trace) {
   keep_denoiser(timeline, trace, 0);
   double begin = std::numeric_limits<double>::max();
@@ -116,8 +116,7 @@ struct LanesOfRanks {
   std::vector<LaneMark> marks;
 };
 
-// Adds a lane for each rank, up to the time `until`. Work without a gap above `gap` is one span of the
-// picture.
+// Adds a lane for each rank, up to the time `until`. Work without a gap above `gap` is drawn as one span.
 void add_lanes(const RanksTimeline& timeline, bool names_kind, double until, double gap, LanesOfRanks& plot) {
   const size_t first = plot.lanes.size();
   for (const RankTimeline& rank : timeline.ranks) {
@@ -150,7 +149,7 @@ std::string plot_html(const std::string& name, const LanesOfRanks& plot) {
   return lanes_chart(name, plot.lanes, plot.spans, plot.marks, {"computes", "waits"}, seconds_of);
 }
 
-// How long each step took that is drawn, and all steps.
+// How long each drawn step took, and all steps together.
 std::string steps_table(const RanksTimeline& predicted, const RanksTimeline& recorded, size_t drawn) {
   Table table({{"step", "step"},
                {"predicted_seconds", "predicted", Table::Column::Unit::kSeconds},

@@ -1,5 +1,5 @@
-// The timeline of the ranks of a run on a page: as a machine would have them, and, of the recording of a run,
-// beside it as they were.
+// The timeline of the ranks of a run on a page: as predicted for a machine, and, for the recording of a run,
+// the actual one beside it.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace tessera::plan {
 
-// A plot of the denoiser. That of a recording has both timelines at one scale, from the begin of the first
-// step on, and a table of the steps that are drawn. `costed` has a run.
+// A plot of the denoiser. For a recording, it has both timelines at the same scale, starting with the first
+// step, and a table of the drawn steps. `costed` has a run.
 std::string timeline_html(const CostedTrace& costed);
 
 }  // namespace tessera::plan

@@ -110,8 +110,8 @@ Event read_event(const Json& json, const std::string& where, int64_t world_size)
   return event;
 }
 
-// Checks that the node of an event is there, and of a collective one. What a collective computes is its node
-// too.
+// Checks that the node of an event exists, and that the node of a collective is one. What a collective
+// computes also has its node.
 void check_node(const Event& event, const Graph* graph, const std::string& where) {
   if (event.node < 0) return;
   if (graph == nullptr || event.node >= std::ssize(graph->nodes))
@@ -202,7 +202,7 @@ Json json_of(const Event& event) {
   return json;
 }
 
-// Objects of one event at a time: those of a million take gigabytes.
+// Builds the objects of one event at a time: those of a million would take gigabytes.
 void append(std::string& text, const RankTrace& rank, std::optional<size_t> graph) {
   text += R"({"events":[)";
   for (const Event& event : rank.events) {
@@ -214,7 +214,7 @@ void append(std::string& text, const RankTrace& rank, std::optional<size_t> grap
   text += fmt::format(R"("rank":{},"weights_bytes":{}}})", rank.rank, text_of(rank.weights_bytes));
 }
 
-// The graphs of all ranks, equal ones once, and which each rank has.
+// The graphs of all ranks, equal ones once, and the index of each rank's graph.
 struct GraphTexts {
   explicit GraphTexts(const std::vector<RankTrace>& ranks) {
     std::map<std::string, size_t> known;

@@ -25,8 +25,8 @@ struct TensorShape {
   int64_t bytes() const;
 };
 
-// See ops/operation.h for names, roles, FLOPs and bytes. Attention, which has no weights, has a role beside
-// the layer that takes its result in traces from shapes: "blocks.0.attn1.attention".
+// See ops/operation.h for names, roles, FLOPs and bytes. In traces from shapes, attention, which has no
+// weights, has a role beside the layer that takes its result: "blocks.0.attn1.attention".
 struct OperationEvent {
   std::string name, role;
   int64_t block = -1;
@@ -42,11 +42,11 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
-// A collective that is posted; a WaitEvent of the same number ends it.
+// A collective that is posted; a WaitEvent with the same number ends it.
 struct CollectiveEvent {
   std::string axis, name;
   int64_t number = 0;  // counts the collectives of the rank
-  int64_t bytes = 0;   // that this rank sends
+  int64_t bytes = 0;   // those that this rank sends
   at::ScalarType dtype = at::kFloat;
   std::vector<int64_t> ranks;  // of the group
   std::vector<Transfer> sends, receives;
@@ -74,26 +74,26 @@ inline constexpr int64_t kBeforeSteps = -1;
 
 struct Event {
   Phase phase = Phase::kDenoise;
-  // Of kDenoise: kBeforeSteps for what a run does once before its first step, as the keys and values of the
-  // prompt, and the number of traced steps for what comes after the last of them.
+  // In kDenoise: kBeforeSteps for what a run does once before its first step, such as the keys and values of
+  // the prompt; the number of traced steps for what follows the last one.
   int64_t step = 0;
-  // Of a real run. Operations that one kernel computes together have the same. A collective is posted in
-  // no time, its WaitEvent takes as long as the rank waits. Meta tensors take no time.
+  // In a real run. Operations that one kernel computes together have the same time. Posting a collective
+  // takes no time; its WaitEvent takes as long as the rank waits. Meta tensors take no time.
   std::optional<TimeSpan> time = {};
   std::variant<OperationEvent, CollectiveEvent, WaitEvent> what;
-  // What tensors take besides weights when the event is over, and at most since the event before.
+  // What tensors take besides weights at the end of the event, and the maximum since the previous event.
   int64_t live_bytes = 0, peak_bytes = 0;
-  // Of an operation or a collective: its node in the graph of the rank; -1 if that does not hold it.
+  // For an operation or a collective: its node in the rank's graph; -1 if the graph does not include it.
   int64_t node = -1;
   bool operator==(const Event&) const = default;
 };
 
-// The traced step that stands for those that were not traced: the only one, or the last but one. In the last
-// step of a run ranks send nothing for the next.
+// The traced step that represents those that were not traced: the only one, or the last but one. In the last
+// step of a run, ranks send nothing for a next one.
 int64_t steady_step(int64_t traced_steps);
 
-// How often the event happens in a run of `steps` steps, at least as many as were traced. What is before or
-// after the steps happens once.
+// How often the event happens in a run of `steps` steps, at least as many as were traced. Events before or
+// after the steps happen once.
 int64_t times_in_run(const Event& event, int64_t traced_steps, int64_t steps);
 
 struct RankTrace {
@@ -101,12 +101,12 @@ struct RankTrace {
   // Weights of the part that each phase runs, by Phase.
   std::vector<int64_t> weights_bytes = {0, 0, 0};
   std::vector<Event> events;
-  // What is done once before the steps of the denoiser, and a steady one of these, value by value
-  // (plan/graph.h); null if the trace holds no graph.
+  // What is done once before the steps of the denoiser, and one of its steady steps, value by value
+  // (plan/graph.h); null if the trace contains no graph.
   std::shared_ptr<const Graph> graph = {};
   bool operator==(const RankTrace& other) const;
 
-  // The most that tensors take in a phase, with the weights of its part.
+  // The maximum that tensors take in a phase, including the weights of its part.
   int64_t peak_bytes(Phase phase) const;
   int64_t peak_bytes() const;  // in any phase
 };
@@ -115,17 +115,17 @@ struct Trace {
   std::string model;  // the class of the pipeline
   Json settings;      // what was traced: the request's fields and the degrees
   int64_t world_size = 1;
-  int64_t steps = 1;         // of the run: how often it evaluates the denoiser
+  int64_t steps = 1;         // in the run: how often it evaluates the denoiser
   int64_t traced_steps = 1;  // the first ones
   std::vector<RankTrace> ranks;
   bool operator==(const Trace&) const = default;
 };
 
 // A trace as a JSON text: of version 2 if it holds graphs, otherwise of version 1. read_trace() reads both;
-// it throws Error(kInput) that names `where` for a text that is cut, has another version, or holds anything
-// but a trace.
+// it throws Error(kInput) naming `where` for a text that is truncated, has another version, or contains
+// anything but a trace.
 std::string write_trace(const Trace& trace);
-bool is_trace(const Json& json);  // of whatever version
+bool is_trace(const Json& json);  // of any version
 Trace read_trace(std::string_view text, const std::string& where);
 
 }  // namespace tessera::plan

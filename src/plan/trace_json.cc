@@ -17,7 +17,7 @@ constexpr std::array kDtypes = {
     NamedDtype{at::kDouble, "fp64"}, NamedDtype{at::kByte, "uint8"}, NamedDtype{at::kChar, "int8"},
     NamedDtype{at::kShort, "int16"}, NamedDtype{at::kInt, "int32"}, NamedDtype{at::kLong, "int64"},
     NamedDtype{at::kBool, "bool"},
-    // Those that only a checkpoint has.
+    // Dtypes that only checkpoints have.
     NamedDtype{at::kFloat8_e4m3fn, "fp8_e4m3"}, NamedDtype{at::kFloat8_e5m2, "fp8_e5m2"},
     NamedDtype{at::kUInt16, "uint16"}, NamedDtype{at::kUInt32, "uint32"}, NamedDtype{at::kUInt64, "uint64"}};
 

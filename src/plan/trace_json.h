@@ -1,4 +1,4 @@
-// What is read and written alike in all parts of a trace's file.
+// What all parts of a trace's file read and write in the same way.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,14 +14,14 @@
 
 namespace tessera::plan {
 
-// The largest number in a trace: beyond, doubles are not exact.
+// The largest number in a trace; doubles beyond it are not exact.
 inline constexpr int64_t kMostInTrace = int64_t{1} << 52;
 
-// "fp32", "int64"; checks that a trace has a name for the dtype.
+// "fp32", "int64"; checks that traces have a name for the dtype.
 std::string_view trace_name(at::ScalarType dtype);
 Json json_of(const TensorShape& shape);
 
-// Reads an object of the file; every failure names where in the file it is.
+// Reads an object of the file; every error tells where in the file it is.
 class TraceReader {
  public:
   TraceReader(const Json& json, std::string where) : config_(json, std::move(where)) {}

@@ -37,7 +37,7 @@ engine::Settings with_steps(engine::Settings settings, int64_t steps) {
 at::Tensor encode_and_denoise(engine::RunContext& run, GraphRecorder* graph, bool encodes) {
   std::shared_ptr<models::Denoiser> denoiser;  // held, so that it is loaded once
   if (encodes && encodes_prompts(run.model)) {
-    const SuppressLog suppress_log;  // a prompt that stands for the longest is cut
+    const SuppressLog suppress_log;  // the prompt that represents the longest one is truncated
     engine::encode(run);
     engine::encode_references(run);
   } else {
@@ -99,7 +99,7 @@ RankTrace trace_rank(const engine::Settings& settings, const engine::Model& mode
                      const TraceOptions& options) {
   const c10::InferenceMode inference_mode;
   const MetaStandsFor device(settings.request.device.type());
-  // A graph holds the contents of constants.
+  // A graph includes the contents of constants.
   const ConstantsAreShapes constants(!options.keeps_graph && !options.names_roles);
   RankTrace trace{.rank = rank, .events = {}};
   comm::World world = comm::recording_world(rank, parallel::Mesh(layout.sizes).world_size());

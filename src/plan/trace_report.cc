@@ -39,7 +39,7 @@ RunSteps steps_of(const Trace& trace) {
   return {trace.traced_steps, trace.steps};
 }
 
-// By rank and phase, of a steady step and of the run.
+// By rank and phase, for a steady step and for the run.
 std::string summary(const Trace& trace) {
   const RunSteps steps = steps_of(trace);
   Table table({{"rank", "rank"},
@@ -93,7 +93,7 @@ std::string flops_by_role(const Trace& trace, const RankTrace& rank) {
   return by_role("FLOPs of each role in a steady step", sums, flops_of);
 }
 
-// What the rank that sends most sends in a steady step, by axis, for each trace.
+// For each trace, by axis: the bytes sent in a steady step by the rank that sends most.
 std::string bytes_by_axis(const std::vector<NamedTrace>& traces) {
   std::set<std::string> axes;
   std::vector<std::map<std::string, double>> sent(traces.size());
@@ -132,7 +132,7 @@ std::string memory_over_step(const Trace& trace) {
     for (const Event& event : rank.events) {
       if (event.phase == Phase::kDenoise) peaks.push_back(static_cast<double>(event.peak_bytes));
     }
-    // Of so many events in a row the highest is drawn.
+    // The highest of this many consecutive events is drawn.
     const size_t every = peaks.size() / kMostPoints + 1;
     for (size_t i = 0; i < peaks.size(); i += every) {
       const auto end = peaks.begin() + static_cast<int64_t>(std::min(i + every, peaks.size()));
@@ -172,7 +172,7 @@ std::string roofline(const CostedTrace& costed, const TraceAnalysis& analysis) {
     return x >= 1e12 ? fmt::format("{:.4g} TFLOP/s", x / 1e12) : fmt::format("{:.4g} GFLOP/s", x / 1e9);
   };
   const auto intensity_text = [](double x) {
-    return x < 100 ? fmt::format("{:.3g}", x) : fmt::format("{:.0f}", x);  // never as a power
+    return x < 100 ? fmt::format("{:.3g}", x) : fmt::format("{:.0f}", x);  // never in scientific notation
   };
   return line_chart("Roofline", {products, others, line},
                     {.x = "FLOPs for each byte of inputs and outputs",

@@ -1,5 +1,4 @@
-// The page of `tessera analyze report`: tables and plots of traces, in one file that needs nothing from
-// elsewhere.
+// The page of `tessera analyze report`: tables and plots of traces, in a single file that loads nothing else.
 #pragma once
 
 #include <optional>
@@ -16,8 +15,8 @@ struct NamedTrace {
   Trace trace;
 };
 
-// With a machine, also times: a roofline, the time of each role, and a timeline of the ranks. Throws Error
-// for a machine without rates for the dtype of a trace.
+// If a machine is given, also shows times: a roofline, the time of each role, and a timeline of the ranks.
+// Throws Error for a machine without rates for the dtype of a trace.
 std::string report_html(const std::vector<NamedTrace>& traces, const std::optional<Machine>& machine);
 
 }  // namespace tessera::plan

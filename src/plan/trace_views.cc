@@ -19,7 +19,7 @@ using Unit = Table::Column::Unit;
 
 constexpr uint64_t kMostBytes = uint64_t{1} << 30;  // of a file
 
-// A table whose rows have a phase and texts, and then sums, of a steady step and of the run.
+// A table whose rows have a phase and texts, followed by sums for a steady step and for the run.
 class SumTable {
  public:
   struct Column {
@@ -30,7 +30,7 @@ class SumTable {
   SumTable(std::vector<Table::Column> columns, const std::vector<Column>& sums)
       : texts_(columns.size() + 1), all_(sums.size()), table_(with_sums(std::move(columns), sums)) {}
 
-  // A sum that does not go with the row is empty.
+  // A sum that does not apply to the row is empty.
   void add(Phase phase, const std::vector<OrderedJson>& texts, const std::vector<std::optional<Sum>>& sums) {
     std::vector<OrderedJson> cells = {phase_name(phase)};
     cells.insert(cells.end(), texts.begin(), texts.end());
@@ -43,7 +43,7 @@ class SumTable {
     table_.add(std::move(cells));
   }
 
-  // With a row of the sums of all others.
+  // Appends a row with the sums of all others.
   Table take() {
     if (table_.empty()) return std::move(table_);
     std::vector<OrderedJson> cells(texts_, "");
@@ -113,7 +113,7 @@ Table flops(const RankTrace& trace, const RunSteps& steps) {
   SumTable table({{"part", "part"}}, {{"products", "products", Unit::kGiga},
                                       {"convolutions", "of them convolutions", Unit::kGiga},
                                       {"elementwise", "elementwise", Unit::kGiga}});
-  // What is done outside of parts, as a step of the sampler, has none.
+  // Operations outside parts, such as a step of the sampler, have none.
   for (const FlopsRow& row : flops_rows(trace, steps))
     table.add(row.phase, {row.part.empty() ? "(no part)" : row.part},
               {row.products, row.convolutions, row.elementwise});
@@ -135,9 +135,9 @@ Table memory(const RankTrace& trace, const RunSteps& /*steps*/) {
 struct View {
   const char* name;
   Table (*table)(const RankTrace&, const RunSteps&);
-  const char* what = "";                     // of which its sums are, for people
-  const char* nothing = "has no operation";  // what an empty table says of a rank
-  // What people see instead, if that is another table.
+  const char* what = "";                     // what it sums up, for people
+  const char* nothing = "has no operation";  // what an empty table says about a rank
+  // What people see instead, if that is a different table.
   Table (*for_people)(const RankTrace&, const RunSteps&) = nullptr;
   bool is_of_programs = true;  // too
 };
@@ -173,7 +173,7 @@ std::string where_of(const std::string& path) {
   return path == "-" ? "standard input" : path;
 }
 
-// Refuses what is not even JSON, which would otherwise be a mistake at some place of it.
+// Refuses a text that is not even JSON; otherwise, the error would name some place in it.
 void require_json(std::string_view text, const std::string& where) {
   const size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == std::string_view::npos)

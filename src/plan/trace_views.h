@@ -18,16 +18,15 @@ std::string shapes_text(const std::vector<TensorShape>& shapes);
 // The names of the views.
 std::vector<std::string> trace_view_names();
 
-// Reads a trace that holds a rank. Throws Error for a file that holds none, and for a program.
+// Reads a trace with at least one rank. Throws Error for a file without one, and for a program.
 Trace read_trace_file(const std::string& path);
 
-// The rank of a trace, the first that it holds by default. Throws Error(kUsage) that names the file for one
-// that it does not hold.
+// The rank of a trace, by default its first. Throws Error(kUsage) naming the file if the rank is missing.
 const RankTrace& rank_of(const Trace& trace, std::optional<int64_t> rank, const std::string& path);
 
-// Prints the table of a view of a rank of the trace in the file, or of a program, which counts as one step
-// (plan/program_trace.h). Throws Error for a file that is neither, for a rank that it does not hold, and for
-// a view that programs do not have.
+// Prints the table of a view for a rank of the trace in the file, or for a program, which counts as one step
+// (plan/program_trace.h). Throws Error for a file that is neither, for a missing rank, and for a view that
+// programs do not have.
 void print_trace_view(const std::string& view, const std::string& path, std::optional<int64_t> rank,
                       Table::Form form);
 

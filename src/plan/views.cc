@@ -98,7 +98,7 @@ std::vector<std::string> parts_of(const RankTrace& trace) {
   std::vector<std::string> parts(trace.events.size());
   const std::vector<std::string> of_nodes =
       trace.graph == nullptr ? std::vector<std::string>() : parts_of(*trace.graph);
-  // Gives what has no part yet that of the last role in its block, on the way through the events.
+  // Gives events without a part that of the last role in their block, in the order of the events.
   const auto fill = [&](const std::vector<size_t>& order, bool only_norms) {
     std::map<std::pair<Phase, int64_t>, std::string> last;
     for (const size_t i : order) {
@@ -212,7 +212,7 @@ Sum all_flops(const RankTrace& trace, const RunSteps& steps) {
 
 std::vector<Size> pair_sizes(const RankTrace& trace, const RunSteps& steps) {
   const std::vector<OperationRow> rows = operation_rows(trace, steps);
-  // The first of the denoiser's rows of this name whose role ends so.
+  // The denoiser's first row of this name whose role ends in this way.
   const auto find = [&](std::string_view name, std::string_view role) -> const OperationRow* {
     const auto found = std::find_if(rows.begin(), rows.end(), [&](const OperationRow& row) {
       return row.phase == Phase::kDenoise && row.name.starts_with(name) && row.role.ends_with(role);
@@ -225,7 +225,7 @@ std::vector<Size> pair_sizes(const RankTrace& trace, const RunSteps& steps) {
     if (row == nullptr || row->inputs.size() != 2 || row->inputs[0].sizes.size() != 4 ||
         row->inputs[1].sizes.size() != 5)
       return;
-    // Samples whose texts differ in length attend to them one by one.
+    // If samples have texts of different lengths, they attend to them one by one.
     const OperationRow* const of_pair = find("attention", "spatial_blocks.*.attn.attention");
     const int64_t calls =
         of_pair == nullptr

@@ -11,7 +11,7 @@
 
 namespace tessera::plan {
 
-// Whether an operation of this name, of a trace or of a program, is a product of matrices, attention or a
+// Whether an operation with this name, in a trace or a program, is a product of matrices, attention or a
 // convolution.
 bool is_product(std::string_view name);
 bool is_attention(std::string_view name);
@@ -19,16 +19,16 @@ bool is_convolution(std::string_view name);
 
 // The role of each event: the key of the weights with numbers replaced by *. Attention, which has no weights,
 // has a role beside the layer that takes its result: "blocks.*.attn1.attention" before
-// "blocks.*.attn1.to_out.*". A trace from shapes says which layer that is. The recording of a run does not;
-// there it is, by a rule of order, the next product with weights in the block.
+// "blocks.*.attn1.to_out.*". A trace from shapes contains which layer that is. The recording of a run does
+// not; there it is assumed to be the next product with weights in the block.
 std::vector<std::string> roles_of(const RankTrace& trace);
-// The role of attention beside a layer: "blocks.0.attn1.attention" of "blocks.0.attn1.to_out.0".
+// The role of attention beside a layer: "blocks.0.attn1.attention" for "blocks.0.attn1.to_out.0".
 std::string attention_beside(const std::string& layer);
-// The part of the model to which each event belongs: the first word of its role, as "spatial_blocks". In a
-// block, a norm without a role belongs to the part of the next role in it, and all else to that of the last.
-// What the denoiser does outside of its blocks besides layers, as a step of the sampler, has no part. Next
-// and last are those that values go to and come from, where the trace has the node of the event; otherwise
-// they are so by a rule of order, in the program.
+// The part of the model to which each event belongs: the first word of its role, such as "spatial_blocks". In
+// a block, a norm without a role belongs to the part of the next role in it, and anything else to that of the
+// previous one. Work of the denoiser outside its blocks other than layers, such as a step of the sampler, has
+// no part. Next and previous refer to where values go to and come from, if the trace has the node of the
+// event, and otherwise to the order of the program.
 std::vector<std::string> parts_of(const RankTrace& trace);
 
 // How many steps a run has, and how many of these a trace holds (plan/trace.h).
@@ -40,13 +40,12 @@ struct RunSteps {
 struct Sum {
   int64_t step = 0, run = 0;
 
-  // Adds the value of an event. What a file says may be more than an integer holds; a sum ends at the
-  // largest.
+  // Adds the value of an event. Numbers from a file may exceed an integer, so a sum saturates at the largest.
   void add(int64_t value, const Event& event, const RunSteps& steps);
   Sum& operator+=(const Sum& other);
 };
 
-// Operations that differ in nothing but the number of their block.
+// Operations that differ only in the number of their block.
 struct OperationRow {
   Phase phase = Phase::kDenoise;
   std::string name;
@@ -57,7 +56,7 @@ struct OperationRow {
 };
 // The name of an operation followed by its role, if it has one.
 std::string name_with_role(const std::string& name, const std::string& role);
-// In the order in which they first run.
+// In the order of their first run.
 std::vector<OperationRow> operation_rows(const RankTrace& trace, const RunSteps& steps = {});
 
 // Collectives of one kind.
@@ -66,22 +65,22 @@ struct CollectiveRow {
   std::string axis, name;
   int64_t ranks = 0;  // of the group
   Sum count{};
-  Sum messages{};          // that this rank sends
+  Sum messages{};          // those that this rank sends
   Sum sent{}, received{};  // bytes
-  // What this rank would send of an all_to_all in ceil(log2 N) rounds by Bruck's algorithm, with parts of
+  // What this rank would send in an all_to_all by Bruck's algorithm, in ceil(log2 N) rounds, with parts of
   // equal size.
   std::optional<Sum> bruck{};
 };
 std::vector<CollectiveRow> collective_rows(const RankTrace& trace, const RunSteps& steps = {});
-// Bytes that the rank sends, and FLOPs of its operations.
+// The bytes that the rank sends, and the FLOPs of its operations.
 Sum sent_bytes(const RankTrace& trace, const RunSteps& steps);
 Sum all_flops(const RankTrace& trace, const RunSteps& steps);
 
-// Blocks that one of `ranks` sends in all rounds of Bruck's all-to-all: in round k those whose index has bit
-// k.
+// The number of blocks that one of `ranks` sends in all rounds of Bruck's all-to-all: in round k, those whose
+// index has bit k.
 int64_t bruck_blocks(int64_t ranks);
 
-// The sizes of the products of a pair of blocks of STDiT, under the names of the published analysis: B, S_Q
+// The sizes of the products in a pair of blocks of STDiT, with the names of the published analysis: B, S_Q
 // and S_KV of the attention within frames (_spt), along them (_tmp) and to the text (_cro), heads N_A of H_A
 // features, inner and outer features D and H of the layers QKV, O, FU and FD (up and down), pairs L and bits
 // Q of a number. Empty for other models.
@@ -103,8 +102,8 @@ std::vector<FlopsRow> flops_rows(const RankTrace& trace, const RunSteps& steps =
 struct MemoryRow {
   Phase phase = Phase::kDenoise;
   int64_t weights = 0;
-  int64_t peak = 0;   // of tensors besides weights
-  int64_t event = 0;  // the index of the event before which, or in which, the peak is
+  int64_t peak = 0;   // of tensors other than weights
+  int64_t event = 0;  // the index of the event in which, or before which, the peak occurs
   std::string what;   // that event
 };
 std::vector<MemoryRow> memory_rows(const RankTrace& trace);

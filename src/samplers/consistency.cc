@@ -1,6 +1,6 @@
-// Samplers of distilled models that reach x_0 from any noise level in one step, and add fresh noise to go on:
-// latent consistency models (https://arxiv.org/abs/2310.04378, algorithm 1) and trajectory consistency
-// distillation (https://arxiv.org/abs/2402.19159, strategic stochastic sampling).
+// Samplers of distilled models that reach x_0 from any noise level in one step, and add fresh noise to
+// continue: latent consistency models (https://arxiv.org/abs/2310.04378, algorithm 1) and trajectory
+// consistency distillation (https://arxiv.org/abs/2402.19159, strategic stochastic sampling).
 #include "samplers/solvers.h"
 
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace tessera::samplers {
 namespace {
 
-// Takes timesteps of the distillation at equal distances, from the last one down.
+// Takes timesteps of the distillation at equal distances, going down from the last one.
 std::vector<int64_t> distilled_timesteps(const JsonConfig& config, int64_t train_timesteps, int64_t steps) {
   const int64_t original = config.integer("original_inference_steps", 50);
   if (original < 1 || original > train_timesteps)

@@ -12,7 +12,7 @@
 namespace tessera::samplers {
 namespace {
 
-// m = noise = (z - alpha x_0) / sigma, also where alpha^2 + sigma^2 is not 1.
+// m = noise = (z - alpha x_0) / sigma, even if alpha^2 + sigma^2 is not 1.
 Conversion to_noise(Prediction prediction, const NoiseLevel& level) {
   const Conversion sample = to_sample(prediction, level);
   return {(1 - level.alpha * sample.z / sample.divisor) / level.sigma,
@@ -43,7 +43,7 @@ std::vector<double> log_rho_integrals(const std::vector<NoiseLevel>& levels, con
 
 std::unique_ptr<Sampler> make_deis(const JsonConfig& config, const SamplerRun& run) {
   refuse_option(config, "use_dynamic_shifting");
-  // Names of other solvers select the only one here, so that their files can be used.
+  // Names of other solvers select the only one available, so that their files can be used.
   read_choice(config, "algorithm_type", "deis", {"deis", "dpmsolver", "dpmsolver++"});
   read_choice(config, "solver_type", "logrho", {"logrho", "midpoint", "heun", "bh1", "bh2"});
   const int64_t most = std::min<int64_t>(config.integer("solver_order", 2), 3);

@@ -10,31 +10,33 @@
 namespace tessera::samplers {
 namespace {
 
-// Gives the step in terms of the newest m and its divided differences: z' = z * z + m * m0 + d1 * D1 + d2 *
-// D2 + noise.
+// Expresses the step in terms of the newest m and its divided differences: z' = z * z + m * m0 + d1 * D1 + d2
+// * D2 + noise.
 struct TaylorWeights {
   double z, m, d1, d2, noise;
 };
 
-// Returns the root of a variance, which is below 0 by a rounding error if two levels are nearly equal.
+// Returns the square root of a variance, which may be below 0 by a rounding error if two levels are nearly
+// equal.
 double deviation(double variance) {
   constexpr double kRounding = 1e-6;
   return std::sqrt(variance > -kRounding ? std::max(variance, 0.0) : variance);
 }
 
-// Computes the weights from noise level s to t. `linear` weights D1 as the midpoint rule does; d1 and d2 are
+// Computes the weights from noise level s to t. `linear` weights D1 like the midpoint rule; d1 and d2 are
 // valid only for finite lambdas.
 TaylorWeights taylor_weights(const DpmOptions& options, const NoiseLevel& s, const NoiseLevel& t,
                              bool linear) {
   const double h = t.lambda() - s.lambda();
   if (options.on_samples) {
     const double scale = options.stochastic ? 2 * h : h;
-    const double phi = -std::expm1(-scale);  // below 0 where the last sigma of flow matching is not the least
+    const double phi = -std::expm1(-scale);  // negative if flow matching's last sigma is not the smallest
     const double decay = options.stochastic ? std::exp(-h) : 1;
     return {.z = t.sigma / s.sigma * decay,
             .m = t.alpha * phi,
             .d1 = t.alpha * (linear ? phi / 2 : 1 - phi / scale),
-            // The sign of 1/2 in the stochastic case is diffusers'; a Taylor expansion has the opposite one.
+            // In the stochastic case, the sign of 1/2 is diffusers'; a Taylor expansion has the opposite
+            // sign.
             .d2 = -t.alpha * ((scale - phi) / (scale * scale) + (options.stochastic ? 0.5 : -0.5)),
             .noise = options.stochastic ? t.sigma * deviation(phi) : 0};
   }
@@ -186,7 +188,7 @@ std::unique_ptr<Sampler> make_dpm_solver(const JsonConfig& config, const Sampler
   return std::make_unique<LinearSampler>(std::move(solver), config.where());
 }
 
-// Steps come in blocks of the orders 1, 2, ..., and each begins at the first level of its block.
+// Steps come in blocks of orders 1, 2, ..., and each begins at the first level of its block.
 std::unique_ptr<Sampler> make_dpm_singlestep(const JsonConfig& config, const SamplerRun& run) {
   const DpmOptions options = read_dpm_options(config, /*lower_order_final=*/false);
   if (config.string("algorithm_type", "dpmsolver++") == "sde-dpmsolver")

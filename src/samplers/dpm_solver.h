@@ -31,7 +31,7 @@ DpmOptions read_dpm_options(const JsonConfig& config, bool lower_order_final);
 int64_t order_of_step(const DpmOptions& options, int64_t index, int64_t steps);
 
 // The multistep step, given the m of earlier steps. `levels` are those of steps index - 2, index - 1, index
-// and index + 1, newest last, of which `order` determines how many there are.
+// and index + 1, newest last; `order` determines how many of them there are.
 Combination dpm_step(const DpmOptions& options, const std::vector<NoiseLevel>& levels, int64_t order);
 
 // The step from levels.front() to levels.back(), given the m at the levels between them and at the first.

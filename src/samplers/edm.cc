@@ -10,7 +10,7 @@
 namespace tessera::samplers {
 namespace {
 
-// Holds what both solvers share: the noise levels, and a step without its predictor.
+// What both solvers share: the noise levels, and a step without its predictor.
 struct Preconditioning {
   double sigma_min, sigma_max, sigma_data;
   Prediction prediction;
@@ -23,7 +23,8 @@ struct Preconditioning {
 
   double init_noise_sigma() const { return std::sqrt(sigma_max * sigma_max + 1); }
 
-  // The levels go from sigma_max to sigma_min; `type` is that of the computation, for diffusers' rounding.
+  // The levels go from sigma_max to sigma_min; `type` is the dtype of the computation, to reproduce
+  // diffusers' rounding.
   std::vector<double> sigmas(const JsonConfig& config, int64_t steps, at::ScalarType type) const {
     const double rho = config.number("rho", 7);
     at::Tensor levels;
@@ -37,7 +38,7 @@ struct Preconditioning {
     return {levels.const_data_ptr<double>(), levels.const_data_ptr<double>() + levels.numel()};
   }
 
-  // The model knows 0.25 log sigma, and its input has unit variance.
+  // The model's timestep is 0.25 log sigma, and its input has unit variance.
   LinearStep step(double sigma) const {
     const double variance = sigma * sigma + sigma_data * sigma_data;
     const double output = sigma * sigma_data / std::sqrt(variance);

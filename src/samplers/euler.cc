@@ -45,7 +45,8 @@ std::unique_ptr<Sampler> make_euler(const JsonConfig& config, const SamplerRun& 
   }
   respace(config, schedule, run.steps, levels);
   const std::vector<float> sigmas = with_final_sigma(config, levels.sigmas, schedule.sigmas.front());
-  // The timestep of a continuous model is a function of sigma. log_linear's last sigma then gets a step too.
+  // The timestep of a continuous model is a function of sigma, which gives log_linear's last sigma a step
+  // too.
   const bool continuous =
       read_choice(config, "timestep_type", "discrete", {"discrete", "continuous"}) == "continuous" &&
       prediction == Prediction::kVelocity;

@@ -11,8 +11,8 @@
 namespace tessera::samplers {
 namespace {
 
-// Returns the largest and the smallest sigma of training, [1, 1/T], in float32. A fixed shift is already
-// applied to them (and once more to the sigmas between them).
+// Returns the largest and the smallest sigma of training, [1, 1/T], in float32. A fixed shift has already
+// been applied to them (and is applied again to the sigmas between them).
 std::pair<float, float> training_range(double shift, int64_t train_timesteps) {
   const auto shifted = [&](float sigma) {
     return static_cast<float>(shift) * sigma / (1.0F + static_cast<float>(shift - 1) * sigma);

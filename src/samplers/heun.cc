@@ -45,7 +45,7 @@ class TwoStageSteps {
     solver_.steps.push_back(std::move(step));
   }
 
-  // Goes back to the latents before begin(), and steps along the slopes here and there, newest first.
+  // Goes back to the latents before begin(), and steps along both slopes, newest first.
   void repeat(double timestep, double sigma, std::vector<double> strides, std::optional<double> noise) {
     LinearStep step = slope_step(prediction_, sigma, timestep);
     step.corrector = Combination{.z = 1, .output = 0, .history = {}, .noise = {}};
@@ -65,8 +65,8 @@ class TwoStageSteps {
   LinearSolver solver_;
 };
 
-// Levels are in float32 and by logarithms as in diffusers, because a step from a large to a small sigma
-// amplifies the rounding error.
+// Levels are computed in float32 and through logarithms, as in diffusers, because a step from a large to a
+// small sigma amplifies the rounding error.
 at::Tensor geometric_mean(const at::Tensor& a, const at::Tensor& b) {
   return a.log().lerp(b.log(), 0.5).exp();
 }

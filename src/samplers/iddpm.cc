@@ -49,8 +49,8 @@ at::Tensor Iddpm::predicted_sample(const at::Tensor& model_output, int64_t index
   return (z - std::sqrt(1 - product) * model_output.chunk(2, 1)[0]) / std::sqrt(product);
 }
 
-// The public code counts the steps that are left, and compares them with the mask's share of all steps. A
-// frame that enters in a step is changed by it, but has timestep 0 in the model.
+// The public code counts the remaining steps, and compares them with the mask's share of all steps. A frame
+// that enters in a step is changed by it, but has timestep 0 in the model.
 FrameMasks Iddpm::masks(const at::Tensor& mask, int64_t index) const {
   const at::Tensor share = (mask * steps()).to(at::kInt);
   const int64_t left = steps() - 1 - index;

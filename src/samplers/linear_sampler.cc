@@ -24,7 +24,7 @@ bool is_finite(const Conversion& convert) {
   return is_finite(convert.z / convert.divisor) && is_finite(convert.output / convert.divisor);
 }
 
-// A limit makes an infinite m finite again, so with it the conversion may overflow.
+// A limit makes an infinite m finite again, so the conversion may overflow if there is one.
 bool is_finite(const LinearStep& step, bool limits) {
   const Conversion& convert = step.convert;
   return is_finite(step.timestep) && is_finite(step.input_divisor) && is_finite(convert.z) &&
@@ -53,7 +53,7 @@ class WeightedSum {
   at::Tensor sum_;
 };
 
-// Divides last, so that the difference of nearly equal latents and noise keeps its digits.
+// Divides at the end, so that the difference of nearly equal latents and noise keeps its digits.
 at::Tensor convert(const Conversion& weights, const at::Tensor& model_output, const at::Tensor& z) {
   at::Tensor m;
   if (weights.z == 0) {
@@ -66,7 +66,7 @@ at::Tensor convert(const Conversion& weights, const at::Tensor& model_output, co
   return weights.divisor == 1 ? m : m.div_(weights.divisor);
 }
 
-// `m` has one picture, or a slice of one, per row.
+// `m` has one picture, or a slice of one, in each row.
 void limit_sample(const SampleLimit& limit, at::Tensor& m) {
   if (!limit.quantile) {
     m.clamp_(-limit.most, limit.most);

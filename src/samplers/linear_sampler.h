@@ -33,7 +33,7 @@ struct Conversion {
 Conversion to_sample(Prediction prediction, const NoiseLevel& level);  // m = x_0
 Conversion to_epsilon(Prediction prediction,
                       const NoiseLevel& level);  // m = noise; not for Prediction::kFlow
-// m = x_0, of latents x_0 + sigma * noise.
+// for a corrector: that of the previous step
 Conversion to_sample_at(Prediction prediction, double sigma);
 
 // z * (latents) + output * (model output) + sum_k history[k] * m[k] + noise * (fresh noise). Noise is drawn
@@ -52,20 +52,21 @@ Combination renoised(Prediction prediction, const NoiseLevel& level, const Noise
 struct LinearStep {
   double timestep = 0;
   double input_divisor = 1;              // of the model's input
-  Conversion sample{0, 1, 1};            // yields x_0, for who looks on
+  Conversion sample{0, 1, 1};            // yields x_0, for observers
   Conversion convert{0, 1, 1};           // yields the m of this step
-  std::optional<NoiseLevel> to_noise;    // then m, which is x_0, becomes the noise (z - alpha * m) / sigma
-  std::optional<Combination> corrector;  // replaces the latents, given those that entered the step before
+  std::optional<NoiseLevel> to_noise;    // if set, m, which is x_0, then becomes the noise (z - alpha * m) /
+                                         // sigma
+  std::optional<Combination> corrector;  // replaces the latents, given those that entered the previous step
   Combination predictor;                 // yields the latents that leave the step
 };
 
-// An evaluation whose m is the slope dz / dsigma = (z - x_0) / sigma, of latents z = x_0 + sigma * noise. The
+// An evaluation whose m is the slope dz / dsigma = (z - x_0) / sigma of latents z = x_0 + sigma * noise. The
 // predictor is left to the caller.
 LinearStep slope_step(Prediction prediction, double sigma, double timestep);
 
-// Limits x_0: m is clamped to [-s, s], where s is `most`, or, with a quantile, that quantile of the
-// magnitudes in each picture, if it is from 1 to `most` (dynamic thresholding, arXiv:2205.11487). `divides`
-// by s then.
+// Limits x_0: m is clamped to [-s, s], where s is `most`, or, if `quantile` is set, that quantile of the
+// magnitudes in each picture, limited to the range from 1 to `most` (dynamic thresholding, arXiv:2205.11487).
+// If `divides`, m is then divided by s.
 struct SampleLimit {
   double most;
   bool divides = false;
@@ -76,11 +77,11 @@ std::optional<SampleLimit> read_clip(const JsonConfig& config, bool clips_by_def
 // Reads `thresholding`, `dynamic_thresholding_ratio` and `sample_max_value`. Throws Error(kInput) for numbers
 // out of range.
 std::optional<SampleLimit> read_thresholding(const JsonConfig& config);
-// Reads the latter; where it is off, the former.
+// Reads the latter, or, if it is off, the former.
 std::optional<SampleLimit> read_limit(const JsonConfig& config, bool clips_by_default);
 
-// Sets the conversion of a step of a solver that integrates x_0, or the noise, from the model's outputs.
-// Noise of a limited x_0 is computed from that.
+// Sets the conversion of a step of a solver that integrates x_0, or the noise, from the model's outputs. The
+// noise for a limited x_0 is computed from it.
 void set_conversion(LinearStep& step, bool on_samples, Prediction prediction, const NoiseLevel& level,
                     const std::optional<SampleLimit>& limit);
 
@@ -88,14 +89,14 @@ struct LinearSolver {
   std::vector<LinearStep> steps;
   double init_noise_sigma = 1;
   std::optional<SampleLimit> limit;  // of m, before it becomes noise
-  // Whether two steps begin at the same noise level, because there are more steps than levels. Weights
-  // divided by their distance are then not finite.
+  // Whether two steps begin at the same noise level, because there are more steps than levels. Weights that
+  // are divided by the distance of the two are then not finite.
   bool has_too_many_steps = false;
 };
 
-// Of its state, `history` holds the m of earlier steps that later ones need, and `extra` the latents that
-// entered the previous step if the next one has a corrector, then their noise if it has a weight there. The
-// state shares no memory with the caller's tensors.
+// In its state, `history` holds the m of earlier steps that later ones need; `extra` holds the latents that
+// entered the previous step if the next one has a corrector, followed by their noise if it has a weight in
+// the corrector. The state shares no memory with the caller's tensors.
 class LinearSampler final : public Sampler {
  public:
   // If a weight is not finite, throws Error(kUsage) if there are too many steps, else Error(kInput) with

@@ -34,7 +34,7 @@ std::unique_ptr<Sampler> make_lms(const JsonConfig& config, const SamplerRun& ru
   const TrainingSchedule schedule = training_schedule(config, ZeroSnr::kIgnored);
   Json options = config.values();
   if (config.boolean("use_karras_sigmas", false)) {
-    // Alone among the classes, this one respaces by Karras between the schedule's own ends.
+    // Unlike the other classes, this one applies Karras spacing between the schedule's own ends.
     options.erase("sigma_min");
     options.erase("sigma_max");
   }

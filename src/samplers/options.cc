@@ -47,7 +47,7 @@ constexpr Classes only(std::string_view class_name) {
     if (each == class_name) return bit;
     bit <<= 1;
   }
-  throw std::logic_error("no such class");  // which does not compile
+  throw std::logic_error("no such class");  // does not compile
 }
 constexpr Classes kAll = (Classes{1} << kClasses.size()) - 1;
 constexpr Classes kDdim = only("DDIMScheduler"), kDdpm = only("DDPMScheduler"), kPndm = only("PNDMScheduler"),
@@ -135,7 +135,7 @@ constexpr auto kOptions = [] {
   });
 }();
 
-// Reads the value as its type, which throws Error(kInput) for another one.
+// Reads the value with its type; throws Error(kInput) if it has another one.
 void read_value(const JsonConfig& options, const OptionInfo& info) {
   switch (info.type) {
     case OptionType::kFlag:
@@ -189,7 +189,7 @@ const std::array<std::string, 4> kPredictionNames = {"epsilon", "sample", "v_pre
 // Names the options that the file lacks although diffusers has a key for the same.
 constexpr const char* kAbsentKeys = "_use_default_values";
 
-// Lists options of schedulers that do not run here, and those that older releases wrote.
+// Lists options of schedulers that are not supported here, and those that older releases wrote.
 constexpr std::array<std::string_view, 8> kOtherOptions = {
     "clip_denoised", "noise_sampler_seed", "predict_epsilon", "quantization_config",
     "s_noise",       "snr_shift_scale",    "tensor_format",   "timestep_values",

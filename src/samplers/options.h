@@ -1,6 +1,6 @@
-// The options of the scheduler classes of diffusers, which are the parameters of their constructors: which
-// each class has, those of a scheduler_config.json, and those that a request gives, as
-// CLASS.from_config(config, key=value) takes them.
+// The options of diffusers' scheduler classes, which are the parameters of their constructors: the options of
+// each class, those of a scheduler_config.json, and those of a request, as CLASS.from_config(config,
+// key=value) would take them.
 #pragma once
 
 #include <initializer_list>
@@ -13,7 +13,7 @@
 
 namespace tessera::samplers {
 
-// The type of an option's value; kPython is an object or a function of Python, which no JSON holds.
+// The type of an option's value; kPython is an object or a function in Python, which JSON cannot hold.
 enum class OptionType { kFlag, kInteger, kNumber, kText, kIntegers, kNumbers, kPython };
 
 struct OptionInfo {
@@ -21,31 +21,31 @@ struct OptionInfo {
   OptionType type;
 };
 
-// All options of the classes that run here; an option has one type, whichever class has it.
+// All options of the supported classes; an option has the same type in every class.
 const std::vector<OptionInfo>& all_options();
 
-// The names of the options of a class; none of an unknown class.
+// The names of the options of a class; empty for an unknown class.
 std::vector<std::string> options_of(const std::string& class_name);
 bool has_option(const std::string& class_name, std::string_view option);
 
 // Reads texts "KEY=VALUE" into an object. VALUE is JSON, or a bare word, which is a text. Throws
-// Error(kUsage) for another form and for a key that is given twice.
+// Error(kUsage) for any other form, and for a key that is given twice.
 Json parse_options(const std::vector<std::string>& texts);
 
-// Throws Error(kUsage) for an option that the class lacks, which it then lists, and for a value of another
-// type. Null is Python's None, and what reads the option judges it.
+// Throws Error(kUsage) for an option that the class lacks, listing those it has, and for a value of another
+// type. Null is Python's None; whatever reads the option decides whether it is valid.
 void check_options(const std::string& class_name, const Json& options);
 
-// Throws what an Error about `where` says, as an Error(kUsage) about the options of the request.
+// Rethrows an Error about `where` as an Error(kUsage) about the options of the request.
 [[noreturn]] void blame_options(const Error& error, const std::string& where);
 
-// Warns in one line of options that no scheduler of diffusers has, which diffusers ignores as well. Options
-// of other classes pass without a warning, as diffusers ignores them when it loads one scheduler from the
+// Warns in one line about options that no scheduler of diffusers has; diffusers ignores them too. Options of
+// other classes pass without a warning, because diffusers ignores them when it loads a scheduler from the
 // file of another; each sampler refuses those of its own options that it does not support.
 void warn_of_unknown_options(const JsonConfig& config);
 
-// Returns `config` as StableDiffusionPipeline and its variants (except XL) run it. Their first checkpoints
-// lacked steps_offset = 1 and clip_sample = false, so diffusers sets both whatever the file says.
+// Returns `config` as used by StableDiffusionPipeline and its variants (except XL). Their first checkpoints
+// lacked steps_offset = 1 and clip_sample = false, so diffusers sets both, whatever the file contains.
 JsonConfig with_stable_diffusion_options(const JsonConfig& config);
 // Returns the options of such a config that another class takes, as
 // CLASS.from_config(pipeline.scheduler.config) does in diffusers: options that the file lacks are left to the
@@ -60,7 +60,7 @@ std::string read_choice(const JsonConfig& config, const std::string& key, const 
 // Throws Error(kInput) if `key` is set to anything but null or false, because it would change the result.
 void refuse_option(const JsonConfig& config, const std::string& key);
 
-// Refuses a `variance_type` that the model has learned.
+// Refuses a `variance_type` for variances that the model has learned.
 void refuse_learned_variance(const JsonConfig& config);
 
 // The quantity that the model predicts, in the order of the names of `prediction_type`.
@@ -68,7 +68,7 @@ enum class Prediction { kEpsilon, kSample, kVelocity, kFlow };
 
 // Reads `prediction_type`, "epsilon" by default. Throws Error(kInput) if it is not in `allowed`.
 Prediction read_prediction(const JsonConfig& config, std::initializer_list<Prediction> allowed);
-// Allows every prediction, but that of flow matching only with `flow`.
+// Allows every prediction; that of flow matching only if `flow`.
 Prediction read_prediction(const JsonConfig& config, bool flow);
 
 }  // namespace tessera::samplers

@@ -27,8 +27,8 @@ std::vector<double> multistep_weights(size_t known) {
   }
 }
 
-// Collects the evaluations of a run. The history of each step holds raw outputs: with v_prediction, too,
-// outputs are combined first and converted at the noise level of the step that uses them.
+// Collects the evaluations of a run. The history of each step holds raw outputs: even with v_prediction,
+// outputs are combined first and then converted at the noise level of the step that uses them.
 class Evaluations {
  public:
   Evaluations(const JsonConfig& config, const SamplerRun& run)
@@ -85,8 +85,8 @@ class Evaluations {
   }
 
   // Adds an evaluation of the model at `timestep`, with a step from `from` to `to` that combines the latest
-  // outputs by the weights `outputs`, newest first. With `again` it starts from the latents from which the
-  // previous one started.
+  // outputs by the weights `outputs`, newest first. If `again`, it starts from the same latents as the
+  // previous one.
   void add(int64_t timestep, int64_t from, int64_t to, std::vector<double> outputs, bool again) {
     LinearStep step;
     step.timestep = static_cast<double>(timestep);
@@ -104,7 +104,7 @@ class Evaluations {
     const std::vector<double> weights = multistep_weights(outputs_.size());
     std::vector<double> outputs;
     for (size_t k = 0; k < weights.size(); ++k) {
-      // These evaluations, which the method does not use, lie between those that it uses.
+      // These evaluations, which the method does not use, lie between those that it does.
       outputs.resize(static_cast<size_t>(index() - outputs_[outputs_.size() - 1 - k]) + 1, 0);
       outputs.back() = weights[k];
     }

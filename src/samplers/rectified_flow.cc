@@ -8,9 +8,9 @@
 namespace tessera::samplers {
 namespace {
 
-constexpr int64_t kClip = 17, kLatents = 5;  // frames of a clip, and of its latents
+constexpr int64_t kClip = 17, kLatents = 5;  // frames of a clip, and its latent frames
 
-// Returns how many frames of latents a video counts for here: those of its whole clips.
+// Returns the number of latent frames that a video counts as here: those of its whole clips.
 int64_t counted_latent_frames(int64_t frames) {
   return frames == 1 ? 1 : frames / kClip * kLatents;
 }
@@ -25,7 +25,7 @@ RectifiedFlow::RectifiedFlow(const RectifiedFlowOptions& options) : num_timestep
         field("num_frames"),
         "must be 1, or {} or more, got {}: the timesteps depend on the number of whole clips of {} frames",
         kClip, options.num_frames, kClip);
-  constexpr float kSide = 512;  // of the images to which the others are compared
+  constexpr float kSide = 512;  // of the images that others are compared with
   const float all = static_cast<float>(num_timesteps_);
   const float space =
       std::sqrt(static_cast<float>(options.height) * static_cast<float>(options.width) / (kSide * kSide));
@@ -35,7 +35,8 @@ RectifiedFlow::RectifiedFlow(const RectifiedFlowOptions& options) : num_timestep
     if (options.use_discrete_timesteps) t = std::nearbyint(t);
     if (options.use_timestep_transform) {
       const float u = t / all;
-      // For ratios below a half, rounding may lift the first one above `all`, where masks would not reach it.
+      // For ratios below one half, rounding may lift the first one above `all`, where masks would not reach
+      // it.
       t = std::min(ratio * u / (1.0F + (ratio - 1.0F) * u) * all, all);
     }
     timesteps_.push_back(t);
@@ -63,7 +64,7 @@ FrameMasks RectifiedFlow::masks(const at::Tensor& mask, int64_t index) const {
            static_cast<float>(timesteps_[static_cast<size_t>(at)]);
   };
   const at::Tensor now = denoised(index);
-  // Frames that are generated hold noise from the beginning.
+  // Generated frames hold noise from the beginning.
   const at::Tensor before = index == 0 ? mask == 1 : denoised(index - 1);
   return {.entering = now.logical_and(before.logical_not()), .changing = now, .denoised = now};
 }

@@ -9,9 +9,9 @@ namespace tessera::samplers {
 struct RectifiedFlowOptions {
   int64_t steps = 30;
   int64_t num_timesteps = 1000;
-  bool use_discrete_timesteps = false;  // rounded, before they are moved
+  bool use_discrete_timesteps = false;  // whether they are rounded before they are shifted
   bool use_timestep_transform = true;
-  // Of the video in pixels and frames, for the transform.
+  // The size of the video in pixels and frames, for the transform.
   double height = 512, width = 512;
   int64_t num_frames = 1;
 };

@@ -74,7 +74,7 @@ Combination sa_step(const SaOptions& options, const std::vector<NoiseLevel>& lev
     step.history.push_back(std::exp(rate * nodes[0]) * integral);
   }
   if (options.on_samples && order == 2) {
-    // diffusers changes the weights of two outputs, which leaves the order of convergence as it is.
+    // diffusers changes the weights of two outputs, which does not affect the order of convergence.
     const double exact = (h * rate - 1 + std::exp(-rate * h)) / (rate * rate);
     const double change = std::exp(rate * target.lambda()) * (h * h / 2 - exact) / (nodes[0] - nodes[1]);
     step.history[0] += change;
@@ -103,7 +103,7 @@ std::unique_ptr<Sampler> make_sa_solver(const JsonConfig& config, const SamplerR
   solver.limit = options.limit;
   solver.has_too_many_steps = repeats({raw.sigmas.begin(), raw.sigmas.end() - 1});
   const std::vector<NoiseLevel> levels = noise_levels({raw.sigmas.begin(), raw.sigmas.end()}, options.flow);
-  bool stochastic = false;  // in the step before
+  bool stochastic = false;  // in the previous step
   for (int64_t i = 0; i < count; ++i) {
     const NoiseLevel& level = levels[static_cast<size_t>(i)];
     const int64_t left = options.lower_order_final ? count - i : count;

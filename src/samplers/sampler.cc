@@ -37,7 +37,7 @@ void replace_first(std::string& text, const std::string& from, const std::string
 }
 
 // Splits the ending that names noise levels from a sampler's name: "dpm++-karras" into "dpm++" and "karras".
-// The second is empty where there is none.
+// The second is empty if there is none.
 std::pair<std::string, std::string> split_levels(const std::string& name) {
   for (const char* levels : {"karras", "exponential", "beta"}) {
     const std::string ending = std::string("-") + levels;
@@ -47,8 +47,8 @@ std::pair<std::string, std::string> split_levels(const std::string& name) {
 }
 
 // Translates a sampler's name in web UIs and ComfyUI ("DPM++ 2M Karras", "dpmpp_2m_karras", "k_euler_a") into
-// the one that a sampler has here, as the table of diffusers' documentation does ("Schedulers"). A name that
-// is unknown there keeps its meaning and only changes its spelling.
+// the one that a sampler has here, following the table in diffusers' documentation ("Schedulers"). The
+// spelling of a name that is unknown there is normalised, without any change of its meaning.
 std::string translated_name(std::string name) {
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char letter) {
     return letter == ' ' || letter == '_' ? '-' : static_cast<char>(std::tolower(letter));
@@ -71,7 +71,8 @@ struct Row {
   // diffusers' DDIM clips, which suits pixels but not latents, and its PNDM warms up with 12 evaluations of
   // the model, which no released latent model does.
   Json defaults = Json::object();
-  // Holds the values of options that the file lacks, if diffusers has other ones in this class than in most.
+  // Values of options that the file lacks, if diffusers' default in this class differs from that in most
+  // classes.
   Json class_defaults = Json::object();
   bool takes_sigmas = false;  // SamplerRun::has_even_sigmas
 };
@@ -130,7 +131,7 @@ std::vector<std::string> short_names() {
 
 // Describes a sampler by its name.
 struct Choice {
-  const Row* row = nullptr;  // none of an unknown name
+  const Row* row = nullptr;  // null for an unknown name
   bool is_short = false;
   std::string levels = {};  // the ending of a short name: karras, exponential, beta or none
 };
@@ -150,7 +151,7 @@ Choice find_choice(const std::string& name) {
   return {};
 }
 
-// Returns the short names, those that take an ending for noise levels with it.
+// Returns the short names, and those that accept an ending for noise levels with it.
 std::string known_names() {
   std::vector<std::string> names;
   for (const Row& row : rows()) {
@@ -179,7 +180,7 @@ bool runs_as_flow(const JsonConfig& config, const std::string& class_name) {
          (has_option(class_name, "use_flow_sigmas") && config.boolean("use_flow_sigmas", false));
 }
 
-// If only the number of steps is at fault, the error names the largest smaller number that works with the
+// If only the number of steps is wrong, the error names the largest smaller number that works with the
 // options of `origin`.
 std::unique_ptr<Sampler> make_with_steps(const Row& row, const JsonConfig& config, const SamplerRun& run,
                                          const std::string& origin) {
@@ -214,7 +215,7 @@ std::string names_that_take_sigmas() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Handles samplers to which a pipeline hands noise levels. `name` is the user's, if the sampler is not the
+// Handles samplers that get noise levels from a pipeline. `name` is the user's, if the sampler is not the
 // file's.
 void require_sigmas(const Row& row, const std::optional<std::string>& name, const std::string& where) {
   if (row.takes_sigmas) return;
@@ -225,8 +226,7 @@ void require_sigmas(const Row& row, const std::optional<std::string>& name, cons
   input_error(where, "{}; give {} {}", words, field("scheduler"), can);
 }
 
-// Returns the file's options as the chosen sampler takes them, replaced by those of the run where it has
-// some.
+// Returns the file's options as used by the chosen sampler, with those of the run replacing them.
 Json effective_options(const JsonConfig& config, const Choice& choice, bool keeps_pipeline_defaults,
                        const Json& given) {
   const Row& row = *choice.row;
@@ -241,7 +241,7 @@ Json effective_options(const JsonConfig& config, const Choice& choice, bool keep
   if (!choice.levels.empty()) {
     for (const char* levels : {"karras", "exponential", "beta"})
       options[option_of_levels(levels)] = levels == choice.levels;
-    options["use_lu_lambdas"] = false;  // DPM-Solver would take these instead of most others
+    options["use_lu_lambdas"] = false;  // DPM-Solver would prefer these to most others
     const std::string own = option_of_levels(choice.levels);
     if (given.value(own, Json(true)) == Json(false))
       usage_error(field("scheduler_option"), "{}=false contradicts the ending -{} of {}; leave out one", own,
@@ -252,7 +252,7 @@ Json effective_options(const JsonConfig& config, const Choice& choice, bool keep
   return options;
 }
 
-// Returns whether this error is the file's, which then also occurs without the options of the run.
+// Returns whether this error is due to the file: it then also occurs without the options of the run.
 bool is_of_file(const Error& error, const Row& row, const JsonConfig& file, const SamplerRun& run) {
   try {
     make_with_steps(row, file, run, "");

@@ -109,7 +109,7 @@ std::vector<double> beta_sigmas(double sigma_max, double sigma_min, int64_t step
   return sigmas;
 }
 
-// Returns the place of log(sigma) in rising logarithms.
+// Returns the position of log(sigma) in ascending logarithms.
 template <typename Real>
 Real interpolated_index(const std::vector<float>& log_sigmas, Real sigma) {
   if (log_sigmas.size() == 1) return 0;
@@ -275,7 +275,7 @@ std::vector<double> float_timesteps(const JsonConfig& config, int64_t steps,
 
 void respace(const JsonConfig& config, const TrainingSchedule& schedule, int64_t steps, SigmaLevels& levels) {
   double last = levels.sigmas.back();
-  // Where a rounding error gives diffusers the timestep -1 (spaced_timesteps()), the sigmas end at the lowest
+  // If a rounding error gives diffusers the timestep -1 (spaced_timesteps()), the sigmas end at the lowest
   // level.
   const auto size = static_cast<double>(schedule.size());
   const bool trailing = config.string("timestep_spacing", "linspace") == "trailing";

@@ -37,10 +37,8 @@ enum class ZeroSnr { kIgnored, kExactly, kNearly };
 // rescale_betas_zero_snr. Throws Error(kInput).
 TrainingSchedule training_schedule(const JsonConfig& config, ZeroSnr zero_snr);
 
-// The timesteps of `timestep_spacing` (linspace, leading, trailing; table 2 of
-// https://arxiv.org/abs/2305.08891) below `end`, falling; those of linspace are fractional. With `skip_last`
-// the range is divided into steps + 1 and its last point left out, as multistep solvers require. Throws
-// Error(kUsage) if there are more steps than timesteps.
+// spaced_timesteps(config, "leading", ...), rounded, for solvers that look up products of alphas by timestep.
+// Throws Error(kUsage) for a timestep outside the schedule.
 std::vector<double> spaced_timesteps(const JsonConfig& config, const std::string& default_spacing,
                                      int64_t steps, int64_t end, bool skip_last);
 
@@ -98,7 +96,7 @@ SigmaLevels rounded_levels(const JsonConfig& config, const TrainingSchedule& sch
 SigmaLevels flow_sigma_levels(const JsonConfig& config, int64_t train_timesteps, int64_t steps);
 
 // The levels of multistep solvers that never reach 0, with the last one: that of timestep 0, or, for respaced
-// sigmas and those of flow matching, the last step's own. Without these, timesteps lie below `end`.
+// sigmas and those of flow matching, the last step's own. Otherwise, timesteps are below `end`.
 SigmaLevels levels_above_zero(const JsonConfig& config, const TrainingSchedule& schedule, int64_t steps,
                               int64_t end, bool flow);
 

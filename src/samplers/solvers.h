@@ -1,6 +1,6 @@
-// The solvers that run on the noise schedule of a scheduler_config.json, one source for each method, which
-// begins with the papers that it follows. They have the names of diffusers' classes without "Scheduler". All
-// throw Error(kInput) for unsupported options and Error(kUsage) for unsupported numbers of steps.
+// The solvers that run on the noise schedule of a scheduler_config.json. Each method has one source, which
+// begins with the papers that it follows. Their names are those of diffusers' classes without "Scheduler".
+// All throw Error(kInput) for unsupported options and Error(kUsage) for unsupported numbers of steps.
 #pragma once
 
 #include <memory>
@@ -22,8 +22,8 @@ std::unique_ptr<Sampler> make_heun(const JsonConfig& config, const SamplerRun& r
 std::unique_ptr<Sampler> make_kdpm2(const JsonConfig& config, const SamplerRun& run);
 std::unique_ptr<Sampler> make_kdpm2_ancestral(const JsonConfig& config, const SamplerRun& run);
 
-// TCD's gamma is the run's eta: with 0 no noise is added, with 1 each step is one of LCM. Both allow at most
-// original_inference_steps.
+// TCD's gamma is the run's eta: with 0, no noise is added; with 1, each step is a step of LCM. Both allow at
+// most original_inference_steps.
 std::unique_ptr<Sampler> make_lcm(const JsonConfig& config, const SamplerRun& run);
 std::unique_ptr<Sampler> make_tcd(const JsonConfig& config, const SamplerRun& run);
 

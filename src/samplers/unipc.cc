@@ -36,7 +36,7 @@ UniOptions read_options(const JsonConfig& config) {
   options.lower_order_final = config.boolean("lower_order_final", true);
   options.uncorrected = config.integers("disable_corrector", std::vector<int64_t>{});
   options.flow = config.boolean("use_flow_sigmas", false);
-  if (options.on_samples) options.limit = read_thresholding(config);  // without effect otherwise
+  if (options.on_samples) options.limit = read_thresholding(config);  // has no effect otherwise
   if (!options.flow) refuse_option(config, "shift_terminal");
   options.prediction = read_prediction(config, options.on_samples && options.flow);
   return options;

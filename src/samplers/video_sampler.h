@@ -1,4 +1,4 @@
-// What video samplers need in addition to their steps: to keep some frames, or to edit them, while they
+// What video samplers need in addition to their steps: keeping some frames, or editing them, while they
 // generate the others.
 //
 // Shapes: N videos, T frames of latents.
@@ -8,19 +8,19 @@
 
 namespace tessera::samplers {
 
-// bool [N, T] each, of one step.
+// bool [N, T] each, for one step.
 struct FrameMasks {
-  at::Tensor entering;  // get the step's noise before it
-  at::Tensor changing;  // are changed by the step; the others stay as they are
-  at::Tensor denoised;  // have the step's timestep in the model; the others have timestep 0
+  at::Tensor entering;  // these get the step's noise before the step
+  at::Tensor changing;  // these are changed by the step; the others stay unchanged
+  at::Tensor denoised;  // these have the step's timestep in the model; the others have timestep 0
 };
 
 class VideoSampler : public Sampler {
  public:
-  // mask [N, T] fp32: 1 generates a frame; 0 keeps the frame that the latents hold; a value in between
-  // edits the frame: it stays fixed until the noise level falls to that value, and is denoised from there on.
+  // mask [N, T] fp32: 1 generates a frame; 0 keeps the frame in the latents; a value in between edits it: the
+  // frame stays fixed until the noise level falls to that value, and is denoised from then on.
   virtual FrameMasks masks(const at::Tensor& mask, int64_t index) const = 0;
-  // z with as much noise as there is at step `index`.
+  // Returns z with the noise of step `index`.
   virtual at::Tensor add_noise(const at::Tensor& z, const at::Tensor& noise, int64_t index) const = 0;
 };
 

@@ -15,7 +15,8 @@ namespace {
 
 constexpr size_t kLeastSecret = 16, kMostKeyFile = 16 << 20;
 
-// Looks at every byte, whatever the first ones are, so that the time says nothing of the key but its length.
+// Compares every byte, even after a difference, so that the time reveals nothing about the key but its
+// length.
 bool equal_secrets(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
   volatile unsigned char difference = 0;
@@ -23,7 +24,7 @@ bool equal_secrets(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-// Returns the key that a request has, in one of its three forms; nothing without one.
+// Returns the key in a request, which has one of three forms; nothing if there is none.
 std::optional<std::string> secret_of(const NamedTexts& headers) {
   if (const std::string_view key = text_of(headers, "x-api-key"); !key.empty()) return std::string(key);
   const std::string_view value = text_of(headers, "authorization");
@@ -101,7 +102,7 @@ Access::Verdict Access::check(const NamedTexts& headers, bool is_public) const {
   if (!hosts.empty() && !std::any_of(hosts.begin(), hosts.end(), is_host)) {
     return {.status = 403, .message = fmt::format("this server is not called '{}'", printable(host))};
   }
-  // A page of the server's own calls it too. Programs send no origin.
+  // The server's own pages call it too. Programs other than browsers send no origin.
   const bool is_own = !origin.empty() && equal_names(host_of(origin), host);
   const bool is_listed = std::find(origins.begin(), origins.end(), origin) != origins.end();
   const bool is_any = std::find(origins.begin(), origins.end(), "*") != origins.end();
@@ -122,7 +123,7 @@ Access::Verdict Access::check(const NamedTexts& headers, bool is_public) const {
     verdict.status = 401;
     verdict.message = secret ? "the API key is not known" : "an API key is needed: Authorization: Bearer KEY";
     verdict.headers.emplace_back("WWW-Authenticate", R"(Bearer realm="tessera")");
-    // At this one a browser asks for a name and a password itself, before a script hears of it.
+    // Given this header, a browser asks for a name and a password itself, before a script sees the answer.
     if (text_of(headers, "x-requested-with").empty())
       verdict.headers.emplace_back("WWW-Authenticate", R"(Basic realm="tessera")");
   }

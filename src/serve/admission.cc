@@ -17,10 +17,10 @@ namespace tessera::serve {
 namespace {
 
 constexpr int64_t kMostOptions = 64;
-// Of a video, as many pixels as so many of the largest pictures have.
+// A video may have as many pixels as this many of the largest pictures.
 constexpr int64_t kMostLargePictures = 64;
 
-// Before a model looks at the request, so that a large one costs nothing.
+// This check precedes the model's, so that a large request costs nothing.
 void check_given(const engine::Request& request, const RequestLimits& limits) {
   const auto check = [](const char* name, int64_t value, int64_t most) {
     if (value > most) usage_error(field(name), "must be at most {} on this server, got {}", most, value);
@@ -53,7 +53,7 @@ void check_resolved(const engine::Settings& settings, const RequestLimits& limit
   if (settings.all_frames() > frames)
     usage_error(field("num_frames"), "{} frames of {} x {} pixels, at most {} on this server",
                 settings.all_frames(), settings.width, settings.height, frames);
-  if (settings.steps > limits.steps)  // that the model chose
+  if (settings.steps > limits.steps)  // the model may have chosen them
     usage_error(field("num_inference_steps"), "{} steps, at most {} on this server", settings.steps,
                 limits.steps);
   if (settings.pictures() > limits.pictures)
@@ -61,7 +61,7 @@ void check_resolved(const engine::Settings& settings, const RequestLimits& limit
                 "{} results, at most {} on this server", settings.pictures(), limits.pictures);
 }
 
-// The prompt of a video may end in JSON that names files, and those of the server are no client's business.
+// The prompt of a video may end in JSON that names files, but clients must not reach files of the server.
 void check_files(const engine::Settings& settings) {
   const std::vector<std::string>& uploads = settings.request.video.reference_paths;
   for (const std::vector<std::string>& paths : settings.video.references) {
@@ -106,8 +106,8 @@ void require_encodable(const std::string& suffix, const engine::Settings& settin
   media::require_encodable(name, job::video_format(settings, text));
 }
 
-// Ranks that work with activations of earlier steps, and videos that begin from frames, cannot be saved
-// (engine/session.h).
+// Runs whose ranks work with activations of earlier steps, and videos that begin with given frames, cannot be
+// saved (engine/session.h).
 bool may_be_saved(const engine::Settings& settings, const parallel::Layout& layout) {
   return layout.is_exact() && !settings.has_given();
 }
@@ -127,7 +127,7 @@ Admitted admit_or_throw(const JobRequest& job, const job::Job& base, const Reque
   for (const std::string& each : settings->warnings)
     admitted.warnings.push_back(spell(without_paths(each, request, base.model)));
   require_encodable(admitted.suffix, *settings, base);
-  // Two keys with one hash would be a pity and no more: worlds compare the requests of a run themselves.
+  // If two keys had the same hash, little would be lost: worlds compare the requests of a run themselves.
   admitted.batch_key = hash_of({engine::batch_key(*settings)});
   admitted.work = static_cast<double>(settings->model_width * settings->model_height * settings->frames *
                                       settings->pictures() * (settings->guided() ? 2 : 1));

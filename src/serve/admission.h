@@ -1,4 +1,4 @@
-// What a request becomes, or why it is refused, before anything is done for it.
+// Turns a request into what a job needs, or refuses it, before any work is done for it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tessera::serve {
 
-// Bounds of a request. What a model itself refuses comes besides.
+// Bounds of a request, in addition to what the model itself refuses.
 struct RequestLimits {
   int64_t pixels = 2048 * 2048;  // of a picture or a frame
   int64_t frames = 1024;         // of a video
@@ -26,21 +26,22 @@ struct Admitted {
   parallel::Layout layout = {};
   std::vector<std::string> warnings = {};  // for the client
   std::string suffix = {};                 // of the results
-  std::string batch_key = {};  // a hash of engine::batch_key(), since thousands of jobs wait with theirs
+  std::string batch_key = {};  // a hash of engine::batch_key(), because thousands of jobs may be waiting,
+                               // each with one
   double work = 1;             // of a step (Estimates)
   bool may_be_saved = true;
 };
 
-// `base` has the model and how its ranks compute it; the dtype and the device of its arguments' request are
-// those of every request.
+// `base` has the model and how its ranks compute it. The dtype and the device in its arguments apply to every
+// request.
 std::variant<Admitted, JobRefusal> admit(const JobRequest& request, const job::Job& base,
                                          const RequestLimits& limits);
 
-// A message for the client: `image` and `reference` stand in the place of the files that hold what the client
-// has sent and of the field that names them, and files of the model have no folder.
+// Rewrites a message for the client: `image` and `reference` replace the files that hold what the client has
+// sent, and the field that names them; files of the model lose their folder.
 std::string without_paths(std::string message, const engine::Request& request, const engine::Model& model);
 
-// A job as it begins, queued, but for its id and the time.
+// The state of a job at its beginning, queued, except for its id and the time.
 JobView view_of(const JobRequest& request, const Admitted& admitted);
 
 }  // namespace tessera::serve

@@ -40,7 +40,7 @@ bool has_type(const HttpRequest& request, std::string_view type) {
   return equal_names(header.substr(0, header.find_first_of("; ")), type);
 }
 
-// Puts a field of a form where its name says: "a", "a[]" or "a[b]".
+// Puts a field of a form at the place that its name gives: "a", "a[]" or "a[b]".
 void add_form_field(Json& fields, const std::string& name, std::string_view value) {
   const size_t open = name.find('[');
   if (open == std::string::npos || open == 0 || !name.ends_with("]")) {
@@ -58,7 +58,7 @@ void add_form_field(Json& fields, const std::string& name, std::string_view valu
   }
 }
 
-// The JSON value of a field of a form for a field of this kind; the text itself where it is none.
+// Returns the JSON value of a form's field for a field of this kind, or the text itself if it is not valid.
 Json typed(FieldKind kind, const Json& value) {
   if (!value.is_string() || kind == FieldKind::kText || kind == FieldKind::kTexts) return value;
   try {
@@ -244,7 +244,7 @@ void read_engine_fields(ApiFields& fields, engine::Request& request,
       each.set(request, value);
     } catch (const Error& error) {
       std::string_view why = error.what();
-      const std::string name = fmt::format("[{}] ", each.name);  // which the refusal has too
+      const std::string name = fmt::format("[{}] ", each.name);  // the refusal has it too
       if (why.starts_with(name)) why.remove_prefix(name.size());
       fields.refuse(each.name, fmt::format("is wrong: {}", why));
     }
@@ -267,7 +267,7 @@ HttpResponse refusal_response(std::string_view path, const JobRefusal& refusal,
   const std::string message =
       spell(refusal.error.message, [&](const std::string& of_engine, std::optional<bool> value) {
         std::string name(name_of(of_engine));
-        // Of a field that says several things, the one that is meant.
+        // If a field has several meanings, this adds the one that is meant.
         if (std::ranges::count(names, name, &FieldName::second) > 1) name += ": " + of_engine;
         if (value) name += *value ? ": true" : ": false";
         return name;

@@ -16,7 +16,7 @@ void AwaitedJob::submit(JobRequest request) {
       return;
     }
     self->view_ = std::get<JobView>(answer);
-    // Without a follower the job ends by itself.
+    // Without a follower, the job ends by itself.
     if (!self->is_over_) self->follow();
   });
 }
@@ -57,7 +57,7 @@ void AwaitedJob::add_result(size_t index, std::shared_ptr<const std::string> byt
 }
 
 void AwaitedJob::end() {
-  // A job that had ended before it was followed has its results on the disk alone.
+  // A job that had ended before it was followed has its results only on disk.
   constexpr uint64_t kMost = uint64_t{1} << 30;
   for (size_t i = 0; i < view_.results.size() && view_.state == JobState::kSucceeded; ++i) {
     if (result(i) || view_.results[i].path.empty()) continue;

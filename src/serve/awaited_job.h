@@ -11,14 +11,14 @@
 
 namespace tessera::serve {
 
-// It follows the job until it has ended, keeping its results. After refused() or ended(), and after leave(),
-// no call comes any more, and what the calls hold is let go.
+// Follows a job until it has ended, and keeps its results. After refused(), ended() or leave(), no further
+// call is made, and the calls' captures are released.
 class AwaitedJob : public std::enable_shared_from_this<AwaitedJob> {
  public:
   struct Calls {
     std::function<void(const JobRefusal&)> refused;
     std::function<void()> ended;
-    // May be empty. The first is asked once, with the job as it was accepted: JobService::follow().
+    // May be empty. Called once, with the job as it was accepted; its result is for JobService::follow().
     std::function<int64_t(const JobView&)> preview_every;
     std::function<void(const JobUpdate&)> previewed;
   };
@@ -27,18 +27,18 @@ class AwaitedJob : public std::enable_shared_from_this<AwaitedJob> {
   AwaitedJob(JobService& service, Calls calls)
       : service_(service), calls_(std::make_shared<const Calls>(std::move(calls))) {}
 
-  // Once; calls may come before it returns.
+  // Call it once; callbacks may come before it returns.
   void submit(JobRequest request);
 
-  // As it stands; it has no id before it is accepted.
+  // The current state; it has no id before the job is accepted.
   const JobView& view() const { return view_; }
   bool has_ended() const { return serve::has_ended(view_.state); }
-  // The file of a result; nullptr if it is not there, or not there any more.
+  // The file of a result; nullptr if it is not there yet, or has been removed.
   std::shared_ptr<const std::string> result(size_t index) const {
     return index < results_.size() ? results_[index] : nullptr;
   }
   void cancel();
-  // The client has gone: the job ends soon if nobody else follows it.
+  // The client has gone: the job ends soon if it has no other follower.
   void leave();
 
  private:
@@ -48,7 +48,7 @@ class AwaitedJob : public std::enable_shared_from_this<AwaitedJob> {
   void end();
 
   JobService& service_;
-  std::shared_ptr<const Calls> calls_;  // a call may end what holds it
+  std::shared_ptr<const Calls> calls_;  // a call may destroy its holder
   JobView view_;
   std::string owner_;
   std::vector<std::shared_ptr<const std::string>> results_;

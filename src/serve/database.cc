@@ -12,8 +12,8 @@
 namespace tessera::serve {
 namespace {
 
-// SQLite would create it readable for others. What it puts beside it gets the same mode. A file that is there
-// is not opened: to close it again would free the locks that this process has on it.
+// SQLite would make the file readable for others. The files that SQLite puts beside it get the same mode. An
+// existing file is not opened here, because closing it would release the locks that this process has on it.
 void create(const std::filesystem::path& path) {
   const Descriptor created(
       uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600); }));
@@ -29,12 +29,12 @@ Database::Database(const std::filesystem::path& path) : path_(path) {
   try {
     check(::sqlite3_open_v2(std::filesystem::absolute(path).c_str(), &handle_, kFlags, nullptr));
     check(::sqlite3_extended_result_codes(handle_, 1));
-    // With an exclusive lock from the start, the index of the log is in this process's memory, and not in a
+    // With an exclusive lock from the start, the index of the log is in this process's memory instead of a
     // file.
     run("PRAGMA locking_mode = EXCLUSIVE");
     run("PRAGMA journal_mode = WAL");
-    // A transaction is on the disk when its COMMIT returns. NORMAL would flush the log only now and then:
-    // what was committed would survive the end of this process, but not that of the machine.
+    // A transaction is on disk when its COMMIT returns. NORMAL would flush the log only now and then: a
+    // committed transaction would survive the end of this process, but not that of the machine.
     run("PRAGMA synchronous = FULL");
     run("PRAGMA foreign_keys = ON");
     run("BEGIN EXCLUSIVE; COMMIT");
@@ -53,7 +53,7 @@ void Database::close() {
 }
 
 void Database::check(int code) {
-  const int reason = errno;  // SQLite's own record of it lacks what a COMMIT ran into
+  const int reason = errno;  // SQLite's own record lacks errors of a COMMIT
   if (code == SQLITE_OK || code == SQLITE_ROW || code == SQLITE_DONE) return;
   const std::string where = path_.string();
   const std::string says = printable(handle_ == nullptr ? "no memory" : ::sqlite3_errmsg(handle_));
@@ -146,7 +146,7 @@ Transaction::~Transaction() {
   if (!is_open_) return;
   try {
     database_.run("ROLLBACK");
-  } catch (const Error&) {  // it has been undone already, by what failed
+  } catch (const Error&) {  // the failure has already undone the transaction
   } catch (const InternalError&) {
   }
 }

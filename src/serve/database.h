@@ -1,4 +1,4 @@
-// An SQLite database that one process uses.
+// An SQLite database for use by a single process.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@ struct sqlite3_stmt;
 namespace tessera::serve {
 
 // Each function throws an Error of one line that names the file: kUsage if another process has it open, or if
-// it cannot be created or written (no permission, a full disk), kInput if it is no database or damaged,
-// kMemory. One thread at a time may use it and its statements.
+// it cannot be created or written (no permission, a full disk), kInput if it is damaged or not a database,
+// kMemory. Only one thread at a time may use it and its statements.
 class Database {
  public:
-  // Opens the file, or creates it, readable for its user alone. No other process can open it meanwhile, even
-  // to read; the end of this process by any signal frees it.
+  // Opens the file, or creates it, readable only for its owner. Until this is destroyed, no other process can
+  // open it, even for reading; if this process ends by any signal, the file is free again.
   explicit Database(const std::filesystem::path& path);
   ~Database();
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
-  // Runs statements that give no rows.
+  // Runs statements that return no rows.
   void run(const std::string& sql);
-  // Returns the integer that a statement gives in its first row.
+  // Returns the integer in the first row that a statement returns.
   int64_t integer(const std::string& sql);
   const std::filesystem::path& path() const { return path_; }
 
@@ -47,7 +47,7 @@ class Statement {
   Statement(const Statement&) = delete;
   Statement& operator=(const Statement&) = delete;
 
-  // Parameters keep their values until they get others. A text has to live until then.
+  // Parameters keep their values until they get others. A text must live until then.
   Statement& bind(int index, int64_t value);
   Statement& bind(int index, std::string_view text);
   Statement& bind_null(int index);
@@ -56,14 +56,14 @@ class Statement {
     return value ? bind(index, *value) : bind_null(index);
   }
 
-  // Goes to the next row, and returns whether there is one. After the last one the statement begins anew.
+  // Goes to the next row, and returns whether there is one. After the last row the statement starts over.
   bool next();
-  // For statements that give no rows.
+  // For statements that return no rows.
   void run() {
     while (next()) {
     }
   }
-  // Forgets the rows that are left.
+  // Discards the remaining rows.
   void reset();
 
   bool is_null(int column) const;
@@ -75,7 +75,7 @@ class Statement {
   sqlite3_stmt* handle_ = nullptr;
 };
 
-// What is done while it lives is there whole or not at all. It is undone unless commit() returns.
+// Changes made during its life take effect entirely or not at all. They are undone unless commit() returns.
 class Transaction {
  public:
   explicit Transaction(Database& database) : database_(database) { database_.run("BEGIN IMMEDIATE"); }

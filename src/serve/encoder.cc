@@ -37,7 +37,7 @@ Encoder::Made made_by(const Work& work) {
   }
 }
 
-// Makes the bytes of a file, or a part of them.
+// Makes the bytes of a file, or some of them.
 template <typename Make>
 Encoder::File timed(const Make& make) {
   const auto begin = std::chrono::steady_clock::now();
@@ -120,7 +120,7 @@ const job::Job& Encoder::plan(const std::string& job, const engine::Request& req
 
 void Encoder::expect(const std::string& job, const engine::Request& request) {
   run([this, job, request] {
-    made_by([&]() -> Made {  // what is wrong is told when a picture comes
+    made_by([&]() -> Made {  // errors are reported when a picture comes
       plan(job, request);
       return File();
     });
@@ -158,7 +158,7 @@ void Encoder::add_frames(Picture picture, VideoFrames frames, Done done) {
   });
 }
 
-// Returns the file when the video is whole, else one without bytes.
+// Returns the file when the video is complete, otherwise one without bytes.
 Encoder::File Encoder::add(const Picture& picture, const VideoFrames& frames) {
   if (frames.total == 1 && media::is_image_path("result" + picture.suffix)) {
     const Image image{.height = frames.height,
@@ -168,7 +168,7 @@ Encoder::File Encoder::add(const Picture& picture, const VideoFrames& frames) {
     return encode_picture(picture.suffix, image, job::png_text(job, picture.index));
   }
   Video& video = videos_[{picture.job, picture.index}];
-  if (frames.first == 0) {  // of a run that has begun anew, too
+  if (frames.first == 0) {  // also for a run that has started over
     video.writer.reset();
     video.seconds = 0;
     video.path = folder_ / fmt::format("{}.{}{}", picture.job, picture.index, picture.suffix);

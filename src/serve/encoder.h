@@ -1,5 +1,5 @@
-// Pictures and videos of jobs as files, made on a thread of its own: it takes longer than the server's thread
-// may be busy.
+// Turns pictures and videos of jobs into files, on a thread of its own: this takes longer than the server's
+// thread may be busy.
 #pragma once
 
 #include <condition_variable>
@@ -25,15 +25,15 @@
 
 namespace tessera::serve {
 
-// "image/png" of ".png"; empty for a suffix of no result.
+// Returns "image/png" for ".png"; empty for a suffix that no result has.
 std::string_view content_type_of(std::string_view suffix);
 
 class Encoder {
  public:
   // `base` has the model, and the arguments of `tessera generate` that all jobs have in common. Videos are
-  // written to `folder`, which is emptied, on their way.
+  // written in `folder` first, which is emptied now.
   Encoder(job::Job base, std::filesystem::path folder, Post post);
-  ~Encoder();  // what waits is dropped
+  ~Encoder();  // drops whatever is waiting
   Encoder(const Encoder&) = delete;
   Encoder& operator=(const Encoder&) = delete;
 
@@ -45,32 +45,32 @@ class Encoder {
   };
   struct File {
     std::shared_ptr<const std::string> bytes;
-    double seconds = 0;  // that it took to make it
+    double seconds = 0;  // the time it took to make the file
   };
-  // A file, or what is wrong.
+  // A file, or an error message.
   using Made = std::variant<File, std::string>;
   using Done = std::function<void(Made)>;
-  // Plans a job while its run computes, so that nobody waits for that when its pictures come.
+  // Plans a job while its run computes, so that its pictures do not have to wait for this.
   void expect(const std::string& job, const engine::Request& request);
-  // The bytes are those of the file that `tessera generate` writes.
+  // The bytes are the same as in the file that `tessera generate` would write.
   void encode(Picture picture, Image image, Done done);
-  // Frames of a video follow each other. Calls back when it is whole, or cannot be.
+  // Frames of a video must come in order. Calls back when the video is complete, or has failed.
   void add_frames(Picture picture, VideoFrames frames, Done done);
-  // Forgets the plan of a job, and videos of it that are not whole.
+  // Forgets the plan of a job, and its incomplete videos.
   void forget(const std::string& job);
   // A small JPEG.
   void preview(Image image, Done done);
-  // Anything else that takes long, as writing files.
+  // For anything else that takes long, such as writing files.
   void run(std::function<void()> work);
 
-  // The text that results of a job have. Not for the server's thread alone: it may call it too.
+  // Returns the text that results of a job contain. The server's thread may call it too.
   static ImageText text_of(const job::Job& base, const engine::Settings& settings, int64_t index);
 
  private:
   struct Video {
     std::filesystem::path path;
     std::optional<media::VideoWriter> writer;
-    double seconds = 0;  // that it has taken so far
+    double seconds = 0;  // the time it has taken so far
   };
   void work();
   const job::Job& plan(const std::string& job, const engine::Request& request);
@@ -79,13 +79,13 @@ class Encoder {
   const job::Job base_;
   const std::filesystem::path folder_;
   const Post post_;
-  std::map<std::pair<std::string, int64_t>, Video> videos_;  // for the thread alone, as the next one
+  std::map<std::pair<std::string, int64_t>, Video> videos_;  // used only by the thread, as is the next member
   std::map<std::string, job::Job> jobs_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
   bool is_ending_ = false;
-  std::thread thread_;  // last: it uses all of the others
+  std::thread thread_;  // must be last: it uses all other members
 };
 
 }  // namespace tessera::serve

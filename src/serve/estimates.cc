@@ -5,7 +5,7 @@
 namespace tessera::serve {
 namespace {
 
-// Clients can make up any number of keys.
+// Clients can make up any number of batch keys.
 constexpr size_t kMaxKeys = 1024;
 // Before anything is measured: a second for a step of a megapixel.
 constexpr double kFirstGuess = 1e-6;
@@ -40,7 +40,7 @@ Seconds Estimates::step(const std::string& batch_key, double work) const {
 Seconds Estimates::run(const std::string& batch_key, double work, int64_t steps) const {
   const auto found = by_key_.find(batch_key);
   const Mean& rest = found != by_key_.end() && found->second.rest.count > 0 ? found->second.rest : all_.rest;
-  // Where the rest is not known it takes as long as a step.
+  // If the rest has not been measured, it counts like a step.
   const double seconds = rest.count > 0 ? rest.seconds_per_work * work : step(batch_key, work).count();
   return std::max(step(batch_key, work) * static_cast<double>(steps) + Seconds(seconds), Seconds(1e-6));
 }

@@ -1,4 +1,4 @@
-// How long jobs take, by what was measured of those before.
+// Estimates how long jobs take from measurements of earlier ones.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace tessera::serve {
 
-// Times of runs with one batch key: averages in which the last four count for most. What has not been
-// measured yet is scaled from what has, by the work.
+// Times of runs with one batch key: averages in which the last four count for most. Times that have not been
+// measured yet are scaled from others, by the work.
 class Estimates {
  public:
-  // `work` of a step, in a unit that is the same for all: pixels x frames x branches of guidance x pictures.
+  // `work` is that of a step, in a unit common to all: pixels x frames x branches of guidance x pictures.
   void add_step(const std::string& batch_key, double work, Seconds step);
-  // What a run takes besides its steps, for the work of one of its steps.
+  // Adds what a run takes besides its steps, given the work of one of its steps.
   void add_rest(const std::string& batch_key, double work, Seconds rest);
 
   Seconds step(const std::string& batch_key, double work) const;
-  // Of the whole run; positive.
+  // Returns the time of a whole run, which is positive.
   Seconds run(const std::string& batch_key, double work, int64_t steps) const;
 
  private:

@@ -36,7 +36,7 @@ void FairQueue::leave(Owner& owner) {
 void FairQueue::enter(Owner& owner) {
   if (owner.waiting.empty()) {
     if (owner.running > 0) return;
-    // One that is behind has nothing to gain by being remembered: it comes back at the virtual time.
+    // An owner that is behind gains nothing by being remembered: it would come back at the virtual time.
     if (owner.account > virtual_time_) {
       idle_.insert({owner.account, &owner});
     } else {
@@ -123,7 +123,7 @@ void FairQueue::advance(Seconds work) {
       virtual_time_ = to;
       return;
     }
-    // The first of those without work has no lead any more, and its share goes to the others.
+    // The first owner without work has lost its lead, and its share goes to the others.
     const auto [account, owner] = *idle_.begin();
     work = std::max(Seconds(0), work - (account - virtual_time_) * count);
     virtual_time_ = account;
@@ -161,7 +161,8 @@ FairQueue::Ahead FairQueue::ahead(Ticket ticket) const {
   const Sum own = owner.waiting.before({item.place, ticket}), all = owner.waiting.total();
   const Seconds until = own.work + item.cost;
   Ahead ahead = before_tag((owner.account + until).count());
-  // That has counted what is the owner's own, up to the end of this job, and its jobs as if they were equal.
+  // The above includes the owner's own work, up to the end of this job, and counts its jobs as if they were
+  // equal.
   ahead.work = std::max(own.work, ahead.work - item.cost);
   ahead.jobs += static_cast<double>(own.jobs) - static_cast<double>(all.jobs) * (until / all.work);
   ahead.jobs = std::max(static_cast<double>(own.jobs), ahead.jobs);

@@ -14,56 +14,56 @@
 namespace tessera::serve {
 
 // Fair queueing by virtual time (A. Demers, S. Keshav, S. Shenker, "Analysis and simulation of a fair
-// queueing algorithm", 1989). It is deficit round robin with quanta that go to zero, so that an owner's lead
-// over another is at most one job, not one job and a quantum, and that no turn is spent on saving up for a
-// large job.
+// queueing algorithm", 1989). It is the limit of deficit round robin as the quantum goes to zero: an owner's
+// lead over another is at most one job instead of one job and a quantum, and turns are not spent on saving up
+// for a large job.
 //
 // Virtual time goes forward with the work that is done, divided by the number of owners that have work: it is
-// how much work each would have got by now if all were served at once. An owner's account is what it has been
-// charged, and begins at the virtual time; the owner whose account would be the least after its next job
-// comes next. So a job begins at the latest when its owner's equal share would have finished it, but for one
-// job that cannot be interrupted.
+// how much work each owner would have received by now if all were served at once. An owner's account is what
+// it has been charged, and begins at the virtual time; the owner whose account would be lowest after its next
+// job comes next. A job therefore begins at the latest when its owner's equal share would have finished it,
+// apart from one job that cannot be interrupted.
 //
-// Others can begin before their turn (batches, deadlines): their owners are charged for it. `due` bounds what
-// that costs those who wait: a job of which an equal share would have been finished twice over comes first.
+// Others can begin before their turn (batches, deadlines): their owners are charged for it. `due` bounds the
+// cost to those who wait: a job that an equal share would have finished twice over comes first.
 //
-// All functions take O(log n). Jobs are known by tickets, which the caller gives and never uses again.
+// All functions take O(log n). Jobs are identified by tickets, which the caller chooses and never reuses.
 class FairQueue {
  public:
   using Ticket = int64_t;
-  // What comes before a job if nobody begins before his turn and nobody else comes.
+  // The work that comes before a job if no job begins before its turn and none is added.
   struct Ahead {
-    double jobs = 0;  // of those of other owners that are about to be served, the part that comes before it
+    double jobs = 0;  // the part of the other owners' jobs about to be served that comes before it
     Seconds work{0};
   };
 
-  // Puts a job behind those of its owner, and returns when it is due, in virtual time.
+  // Puts a job behind its owner's other jobs, and returns when it is due, in virtual time.
   Seconds push_back(Ticket ticket, const std::string& owner, Seconds cost);
-  // Puts one that has waited already before those of its owner.
+  // Puts a job that has already waited before its owner's other jobs.
   void push_front(Ticket ticket, const std::string& owner, Seconds cost, Seconds due);
-  // Removes a job that waits; nobody pays for it.
+  // Removes a waiting job; nobody is charged for it.
   void erase(Ticket ticket);
 
-  // Takes out a job that begins, and charges its owner its cost. Returns the owner's account.
+  // Takes out a job that begins, and charges its cost to its owner. Returns the owner's account.
   Seconds take(Ticket ticket);
   // Gives back a part of what was charged for a job of this owner.
   void give_back(const std::string& owner, Seconds part);
-  // A job that was taken out no longer runs. Call it once for each, after what is given back of it.
+  // A job that was taken out has stopped running. Call it once for each, after give_back().
   void release(const std::string& owner);
-  // So much of what was charged has been done.
+  // This much of the charged work has been done.
   void advance(Seconds work);
 
-  // The job whose turn it is; nothing if none waits. One that is due comes first unless its owner would then
-  // be ahead by more than `lead`, as one whose other jobs have begun before their turn.
+  // The job whose turn it is; nothing if none waits. A job that is due comes first, unless its owner would
+  // then be ahead by more than `lead`, which can happen if its other jobs have begun before their turn.
   std::optional<Ticket> next(Seconds lead) const;
-  // What the account of the owner of a job that waits would be if the job began now.
+  // What the account of the owner of a waiting job would be if the job began now.
   Seconds tag(Ticket ticket) const;
-  // Whether its owner would then be ahead of the owner whose turn it is by no more than `lead`.
+  // Whether its owner would then be at most `lead` ahead of the owner whose turn it is.
   bool may_go_first(Ticket ticket, Seconds lead) const { return tag(ticket) <= heads_.begin()->first + lead; }
   bool is_overdue(Seconds due) const { return due <= virtual_time_; }
 
   Ahead ahead(Ticket ticket) const;
-  // Of a job that would come now.
+  // The work before a job that would arrive now.
   Ahead ahead_of_new(const std::string& owner, Seconds cost) const;
 
   Seconds virtual_time() const { return virtual_time_; }
@@ -79,7 +79,7 @@ class FairQueue {
       return *this;
     }
   };
-  // For sums over owners of max(0, t - x) and of that times `weight`, as functions of t.
+  // For sums over owners of max(0, t - x), and of that times `weight`, as functions of t.
   struct Ramp {
     double owners = 0, x = 0, weight = 0, weighted_x = 0;
     Ramp& operator+=(const Ramp& other) {
@@ -108,20 +108,21 @@ class FairQueue {
   Owner& owner_of(const std::string& name);
   void add(Ticket ticket, Owner& owner, const Item& item);
   void remove(Ticket ticket, const Item& item);
-  // An owner is in the orders below as what it waits for says, or is forgotten. It leaves them before that
-  // changes.
+  // While an owner is in the orders below, they reflect what it has waiting; this takes it out before that
+  // changes. An owner that belongs to none is forgotten.
   void leave(Owner& owner);
   void enter(Owner& owner);
   Ahead before_tag(double tag) const;
 
   Seconds virtual_time_{0};
-  std::unordered_map<std::string, Owner> owners_;  // with work, or ahead of the virtual time
+  std::unordered_map<std::string, Owner> owners_;  // those with work, or ahead of the virtual time
   std::unordered_map<Ticket, Item> items_;
-  std::set<std::pair<Seconds, Ticket>> heads_;  // the first job of each owner that waits, by its tag
-  std::set<std::pair<Seconds, Ticket>> due_;    // all that wait
+  std::set<std::pair<Seconds, Ticket>> heads_;  // the first job of each owner that has waiting jobs, by its
+                                                // tag
+  std::set<std::pair<Seconds, Ticket>> due_;    // all waiting jobs
   std::set<std::pair<Seconds, Owner*>> idle_;   // owners without work, by account
-  // Of owners that wait: where their accounts are, and where they will be when all that waits has begun.
-  // Between the two their jobs are served evenly.
+  // For owners with waiting jobs: where their accounts are, and where they will be when all waiting jobs have
+  // begun. Between the two, their jobs are served evenly.
   Ramps begins_, ends_;
 };
 

@@ -15,10 +15,10 @@
 namespace tessera::serve {
 namespace {
 
-// Packets arrive whole, so that a frame needs no marks. Larger frames than this go through memory: the kernel
-// takes a packet only if a socket's buffer has room for it (212,992 bytes by default).
+// Packets arrive whole, so that frames need no delimiters. Larger frames than this go through memory: the
+// kernel takes a packet only if a socket's buffer has room for it (212,992 bytes by default).
 constexpr size_t kMostInPacket = 32 << 10;
-// What no process of a server sends: a damaged header must not make the reader ask for all memory.
+// No process of a server sends this much: a damaged header must not make the reader request all memory.
 constexpr uint64_t kMostInMemory = uint64_t{4} << 30;
 
 struct Header {
@@ -105,8 +105,7 @@ std::string read_memory(int memory, uint64_t begin, uint64_t size) {
   return bytes;
 }
 
-// `attached` is what came with the packet. It is taken if it is the frame's memory, and stays if it was
-// passed.
+// `attached` came with the packet. It is taken if it is the frame's memory, and stays if it was passed.
 Frame frame_of(std::string_view packet, Descriptor& attached) {
   Header header;
   const auto damaged = [] { throw Error(ErrorKind::kPeer, "frames", "this is no frame"); };
@@ -179,14 +178,14 @@ std::optional<Frame> FrameSocket::read(std::chrono::milliseconds wait) {
       if (message.is_cut()) throw Error(ErrorKind::kPeer, "frames", "a frame is too long");
       return frame_of(std::string_view(packet_).substr(0, static_cast<size_t>(got)), passed_);
     }
-    // The system says once that the other end was closed with something unread, before it gives what that end
-    // had sent.
+    // If the other end was closed before it had read everything, the system reports that once before it
+    // delivers what that end had sent.
     if (got < 0 && errno == ECONNRESET && !std::exchange(is_reset_, true)) continue;
     if (got == 0 || is_closed(errno)) closed();
     if (errno != EAGAIN && errno != EWOULDBLOCK)
       throw Error(ErrorKind::kPeer, "frames", "cannot read: " + system_reason(errno));
     if (std::chrono::steady_clock::now() >= end) return std::nullopt;
-    // What the other end did not take before may be what it waits for.
+    // The other end may be waiting for something that it had no room for before.
     pollfd poll = {socket_.number(), static_cast<short>(POLLIN | (flush() ? 0 : POLLOUT)), 0};
     ::poll(&poll, 1, static_cast<int>(time_left(end).count()));
   }

@@ -1,4 +1,4 @@
-// Messages between the processes of a server, over socket pairs. What is large goes through shared memory.
+// Messages between the processes of a server, over socket pairs. Large contents go through shared memory.
 #pragma once
 
 #include <chrono>
@@ -14,32 +14,32 @@ namespace tessera::serve {
 
 struct Frame {
   std::string text;  // JSON
-  std::string data;  // bytes that belong to it, as pixels
+  std::string data;  // its bytes, such as pixels
 
   bool operator==(const Frame&) const = default;
 };
 
-// One end of a pair. Neither end waits for the other but in read(), so that one that has stopped holds up
-// nobody. Not thread-safe.
+// One end of a pair. Only read() waits for the other end, so a stopped process delays nobody. Not
+// thread-safe.
 class FrameSocket {
  public:
-  // Takes over the descriptor, one of make_pair() or one that another process was given.
+  // Takes over the descriptor, which came from make_pair() or was passed to another process.
   explicit FrameSocket(Descriptor socket);
-  // Two ends, which are closed by exec().
+  // Returns two ends, which exec() closes.
   static std::pair<Descriptor, Descriptor> make_pair();
 
   // Sends a frame, or keeps it for flush() if the other end has not read those before. Throws Error(kPeer) if
-  // the other end is closed, and Error(kMemory) if there is no shared memory. A descriptor goes with a frame
-  // of at most 32 KiB.
+  // the other end is closed, and Error(kMemory) if there is no shared memory. A descriptor can be passed with
+  // a frame of at most 32 KiB.
   void send(const Frame& frame, Descriptor passed = Descriptor());
-  // Sends what was kept, as far as the other end reads. Returns whether nothing is left.
+  // Sends kept frames as far as the other end reads. Returns whether everything has been sent.
   bool flush();
   bool has_unsent() const { return !unsent_.empty(); }
 
   // Returns the next frame, or nothing if none comes within `wait`. Throws Error(kPeer) at the end of the
-  // stream, after all frames that the other end has sent, and for what is no frame.
+  // stream, after all frames that the other end has sent, and for anything that is not a frame.
   std::optional<Frame> read(std::chrono::milliseconds wait = std::chrono::milliseconds(0));
-  // The descriptor that came with the frame that was read last; -1 if none did.
+  // The descriptor that came with the last frame read; -1 if there was none.
   Descriptor take_passed() { return std::exchange(passed_, Descriptor()); }
 
   int descriptor() const { return socket_.number(); }
@@ -47,7 +47,8 @@ class FrameSocket {
  private:
   struct Packet {
     std::string bytes;
-    Descriptor attached = Descriptor();  // what is passed, or the memory of a frame that is not in `bytes`
+    Descriptor attached = Descriptor();  // one that is passed, or the memory of a frame that is not in
+                                         // `bytes`
   };
   static Packet packet_of(const Frame& frame, Descriptor passed);
   bool send_packet(const Packet& packet);

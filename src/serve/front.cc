@@ -35,8 +35,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kTick(100);
-constexpr Seconds kBetweenSigns{1};  // of life, for the supervisor
-// How long clients have to take the last answers.
+constexpr Seconds kBetweenSigns{1};  // the interval of signs of life for the supervisor
+// How much time clients have to receive the last answers.
 constexpr std::chrono::milliseconds kLastAnswers(500);
 
 WallTime wall_clock() {
@@ -47,13 +47,13 @@ Seconds clock() {
   return std::chrono::steady_clock::now().time_since_epoch();
 }
 
-// All at once, so that lines of several processes do not mix. One who does not
-// read loses lines.
+// Writes everything at once, so that lines of several processes do not mix. If the reader does not read,
+// lines are lost.
 void write_line(std::string_view line) {
   if (::write(STDERR_FILENO, line.data(), line.size()) < 0) return;
 }
 
-// What is refused because of a file of the model names it, and clients do not learn where that lies.
+// Refusals because of a file of the model name the file, and clients must not learn where it is.
 JsonConfig named_within(const fs::path& folder, const JsonConfig& config) {
   const fs::path inside = fs::path(config.where()).lexically_relative(folder);
   const bool is_inside = !inside.empty() && *inside.begin() != "..";
@@ -80,8 +80,7 @@ job::Job base_of(const ServeOptions& options) {
 Access access_of(const ServeOptions& options) {
   Access access{.keys = {}, .origins = options.allow_origin, .hosts = options.allow_host};
   if (options.api_keys) access.keys = read_keys(*options.api_keys);
-  // A page elsewhere whose name leads to this host could call a server without
-  // keys.
+  // A page elsewhere whose name leads to this host could call a server that has no keys.
   if (access.keys.empty() && access.hosts.empty() && !options.listen_without_keys) {
     access.hosts = {"localhost", "127.0.0.1", "[::1]", ""};
     char name[256] = {};
@@ -105,7 +104,7 @@ ServiceOptions service_options(const ServeOptions& options) {
   service.worlds = options.worlds;
   service.scheduler.max_jobs = options.max_queue;
   service.scheduler.max_jobs_of_owner = options.max_queue;
-  // Those of the front before are less, as long as the clock does not go back.
+  // Numbers of the previous front are smaller, as long as the clock does not go back.
   service.scheduler.first_run = wall_clock().time_since_epoch().count();
   service.journal.time_to_live =
       std::chrono::duration_cast<std::chrono::milliseconds>(Seconds(options.results_ttl));
@@ -183,7 +182,7 @@ class Front {
     }
   }
 
-  // Without it nobody starts worlds, and another one is about to start.
+  // Without the supervisor, nobody starts worlds, and another server is about to start.
   void lose_supervisor() {
     exit_code_ = static_cast<int>(ErrorKind::kPeer);
     server_->stop();
@@ -207,7 +206,7 @@ class Front {
                             message.restarts);
         return;
       case ControlMessage::Kind::kWorldDown:
-        service_->read_world(world);  // what it told before
+        service_->read_world(world);  // its last messages
         service_->lose_world(world, message.text);
         return;
       case ControlMessage::Kind::kReady:
@@ -222,7 +221,7 @@ class Front {
   }
 
   void tell_alive() {
-    // A supervisor that does not read needs no more than one.
+    // If the supervisor does not read, it needs no second sign.
     if (clock() - told_ < kBetweenSigns || control_.has_unsent()) return;
     told_ = clock();
     tell({.kind = ControlMessage::Kind::kAlive});
@@ -241,7 +240,7 @@ class Front {
     server_->after(kTick, [this] { tick(); });
   }
 
-  // Clients of jobs that were under way get their answers.
+  // Clients of running jobs get their answers.
   void end() {
     server_->drain();
     server_->after(kLastAnswers, [this] { server_->stop(); });
@@ -252,7 +251,7 @@ class Front {
   std::optional<HttpServer> server_;
   std::optional<Service> service_;
   std::optional<Seconds> drained_by_;
-  Seconds told_{0};  // that it is alive
+  Seconds told_{0};  // the last sign of life
   int exit_code_ = 0;
 };
 

@@ -20,7 +20,7 @@ namespace tessera::serve {
 
 constexpr size_t kPiece = 64 << 10;  // bytes of an answer that are written at a time
 
-// The bytes of an answer behind its header: a text, or a range of a file.
+// The bytes of an answer after its header: a text, or a range of a file.
 class Content {
  public:
   Content() = default;
@@ -28,7 +28,8 @@ class Content {
   Content(Descriptor file, uint64_t begin, uint64_t end) : file_(std::move(file)), at_(begin), end_(end) {}
 
   uint64_t left() const { return end_ - at_; }
-  // Returns the next bytes, which live until the next call; empty at the end, or if the file cannot be read.
+  // Returns the next bytes, which are valid until the next call; empty at the end, or if the file cannot be
+  // read.
   std::string_view next() {
     const size_t size = std::min<uint64_t>(kPiece, left());
     if (file_.number() < 0) {
@@ -67,7 +68,8 @@ std::string date() {
   return {text, std::strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &parts)};
 }
 
-// Opens the file of a response, or as much of it as the request wants, and sets what follows from that.
+// Opens the file of a response at the range that the request asks for, and sets the status and headers that
+// follow from it.
 std::unique_ptr<Content> open_file(const HttpRequest& request, HttpResponse& response) {
   Descriptor file(::open(response.file.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status = {};
@@ -91,7 +93,7 @@ std::unique_ptr<Content> open_file(const HttpRequest& request, HttpResponse& res
   return std::make_unique<Content>(std::move(file), begin, end);
 }
 
-// What it was is no client's business: it may name files of the server.
+// Clients do not learn the error: it may name files of the server.
 void failed(Exchange& exchange, const std::exception& error) {
   log_warning("request {} has failed: {}", exchange.request().id, error.what());
   exchange.respond(error_response(exchange.request().path, 500, "internal_error",
@@ -121,7 +123,8 @@ class Answer final : public Exchange {
   void begin_events() override {
     if (std::exchange(is_begun_, true) || connection_->is_gone()) return;
     connection_->begin_events(request_);
-    // A stream may be open for hours, and there may be thousands. Assigning an empty text would keep memory.
+    // A stream may be open for hours, and there may be thousands. Assigning an empty text would keep the
+    // memory.
     NamedTexts().swap(request_.headers);
     std::string().swap(request_.body);
   }
@@ -180,7 +183,7 @@ void Connection::wait_for_request() {
 void Connection::read_header() {
   parser_ = std::make_unique<Parser>();
   parser_->header_limit(static_cast<uint32_t>(limits().header_bytes));
-  // The route says how much: read_body(). (boost::none would refuse every length in Boost 1.74.)
+  // The route determines the limit: read_body(). (In Boost 1.74, boost::none would refuse every length.)
   parser_->body_limit(std::numeric_limits<uint64_t>::max());
   stream_.expires_after(duration_of(limits().header_time));
   http::async_read_header(stream_, buffer_, *parser_,
@@ -238,7 +241,7 @@ void Connection::take_header() {
   if (method_ == "OPTIONS" && !match.methods.empty() && !route_) {
     const auto verdict = server_.options.access.preflight(request_.headers, match.methods);
     if (verdict.status != 204) return refuse(verdict.status, "forbidden", verdict.message, verdict.headers);
-    if (!parser_->is_done()) keeps_alive_ = false;  // its body is no request
+    if (!parser_->is_done()) keeps_alive_ = false;  // the rest of the body is not a request
     HttpResponse response;
     response.status = 204;
     response.content_type.clear();
@@ -318,7 +321,7 @@ void Connection::dispatch() {
   }
 }
 
-// Notices that the client goes while its request is being answered.
+// Notices when the client goes while its request is being answered.
 void Connection::watch() {
   if (is_watched_) return;
   is_watched_ = true;
@@ -329,7 +332,7 @@ void Connection::watch() {
     if (code || self->answer_.expired()) return;
     char byte;
     const ssize_t got = ::recv(self->stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    // More than nothing is the next request, which waits for this answer.
+    // If there is anything to read, it is the next request, which waits for this answer.
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return self->gone();
     if (got < 0) self->watch();
   });
@@ -347,7 +350,7 @@ void Connection::gone() {
 void Connection::refuse(int status, std::string_view code, std::string_view message, NamedTexts headers) {
   HttpResponse response = error_response(request_.path, status, code, message);
   response.headers.insert(response.headers.end(), headers.begin(), headers.end());
-  keeps_alive_ = false;  // a body may be on its way, which nobody reads
+  keeps_alive_ = false;  // a body may be on its way, and nobody will read it
   const HttpRequest request = std::move(request_);
   answer(request, std::move(response));
 }
@@ -362,7 +365,7 @@ void Connection::answer(const HttpRequest& request, HttpResponse response) {
   NamedTexts& headers = response.headers;
   headers.insert(headers.end(), access_headers_.begin(), access_headers_.end());
   headers.emplace_back("X-Request-Id", request.id);
-  // That of 304 would be the length of a body that is not sent.
+  // With 304, the length would be that of a body that is not sent.
   if (response.status != 204 && response.status != 304)
     headers.emplace_back("Content-Length", std::to_string(content->left()));
   if (!response.content_type.empty()) headers.emplace_back("Content-Type", response.content_type);
@@ -392,7 +395,7 @@ void Connection::write(std::string head, std::unique_ptr<Content> content) {
 void Connection::write_next() {
   if (content_->left() == 0) return finish();
   const std::string_view piece = content_->next();
-  if (piece.empty()) return close();  // the file is shorter now; the client sees that bytes are missing
+  if (piece.empty()) return close();  // the file is shorter now; the client notices that bytes are missing
   stream_.expires_after(duration_of(limits().write_time));
   net::async_write(stream_, net::buffer(piece.data(), piece.size()),
                    [self = shared_from_this()](const ErrorCode& code, size_t) {
@@ -412,7 +415,7 @@ void Connection::finish() {
   linger(kLinger);
 }
 
-// Reads what a client still sends, so that closing the socket does not take the answer from it.
+// Reads what a client still sends, because closing the socket earlier could discard the answer.
 void Connection::linger(size_t left) {
   if (left == 0) return close();
   buffer_.clear();
@@ -440,7 +443,7 @@ void Connection::begin_events(const HttpRequest& request) {
   headers.emplace_back("X-Request-Id", request.id);
   headers.emplace_back("Content-Type", "text/event-stream; charset=utf-8");
   headers.emplace_back("Cache-Control", "no-store");
-  headers.emplace_back("X-Accel-Buffering", "no");  // a proxy must not collect them
+  headers.emplace_back("X-Accel-Buffering", "no");  // a proxy must not buffer events
   if (is_http_1_1_) {
     headers.emplace_back("Transfer-Encoding", "chunked");
   } else {

@@ -1,4 +1,4 @@
-// One client of an HTTP server. Only the sources of the server include this header, which has Boost's.
+// One client of an HTTP server. This header includes Boost, so only the server's sources include it.
 #pragma once
 
 #include <boost/asio/generic/stream_protocol.hpp>
@@ -32,17 +32,17 @@ inline std::chrono::steady_clock::duration duration_of(HttpLimits::Seconds secon
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(seconds);
 }
 
-// What the connections of a server have in common.
+// State that the connections of a server share.
 struct Shared {
   HttpServer::Options options;
   Routes routes;
-  std::function<void()> left;  // is called when a connection has ended
+  std::function<void()> left;  // called when a connection has ended
   bool is_draining = false, is_over = false;
   std::unordered_set<Connection*> connections = {}, streams = {};
   net::io_context context{1};  // destroyed first: its operations hold connections
 };
 
-// One client. It lives as long as an operation of it is under way or its request is being answered.
+// One client. It lives as long as one of its operations is in progress or its request is being answered.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(Shared& server, Protocol protocol, int socket);
@@ -55,7 +55,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool is_idle() const { return is_idle_; }
   void ping();
 
-  // For the answer of the request under way.
+  // For the answer to the current request.
   void answer(const HttpRequest& request, HttpResponse response);
   void begin_events(const HttpRequest& request);
   void send(std::string_view text);
@@ -88,18 +88,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::beast::flat_buffer buffer_;
   std::unique_ptr<Parser> parser_;  // while a request is read
   HttpRequest request_;             // until an answer takes it
-  const Route* route_ = nullptr;    // of the request under way; null if there is none for it
+  const Route* route_ = nullptr;    // of the current request; null if no route matches
   NamedTexts access_headers_;       // of its answer
-  std::string method_;              // of it, HEAD too
+  std::string method_;              // of the current request, HEAD too
   bool is_http_1_1_ = true;
   std::weak_ptr<Answer> answer_;
   Clock::time_point began_;
   int status_ = 0;
   bool is_idle_ = false, is_gone_ = false, keeps_alive_ = false, is_watched_ = false;
 
-  std::string head_, piece_;          // that are being written
+  std::string head_, piece_;          // being written
   std::unique_ptr<Content> content_;  // that follows
-  // Of a stream of events:
+  // of a stream of events: what follows piece_
   std::string pending_;  // behind piece_
   bool is_stream_ = false, is_writing_ = false, is_ending_ = false, was_sent_ = false;
 };

@@ -51,13 +51,13 @@ class HttpServer::Impl : public Shared {
 
   std::map<int, std::shared_ptr<Watched>> watched_;
   std::deque<Listener> listeners_;
-  std::vector<Listener*> paused_;  // those that wait until there is room for a connection
+  std::vector<Listener*> paused_;  // listeners that wait until there is room for a connection
   net::steady_timer ping_timer_;
-  std::vector<Connection*> to_ping_;  // some of them may be gone
+  std::vector<Connection*> to_ping_;  // some of them may have gone
 };
 
 HttpServer::Impl::~Impl() {
-  // Operations hold connections, and those answers; both go with the context.
+  // Operations hold connections, and these hold answers; both are destroyed with the context.
   is_over = true;
   for (const auto& [number, watched] : watched_) watched->descriptor.release();
 }
@@ -73,7 +73,7 @@ void HttpServer::Impl::watch(int descriptor, std::function<void()> call) {
 void HttpServer::Impl::unwatch(int descriptor) {
   const auto found = watched_.find(descriptor);
   if (found == watched_.end()) return;
-  found->second->descriptor.release();  // which ends the wait
+  found->second->descriptor.release();  // this ends the wait
   watched_.erase(found);
 }
 
@@ -93,7 +93,7 @@ void HttpServer::Impl::wait_to_accept(Listener& listener) {
 }
 
 void HttpServer::Impl::accept(Listener& listener) {
-  for (int i = 0; i < 64; ++i) {  // then others have their turn
+  for (int i = 0; i < 64; ++i) {  // after these, others have their turn
     if (connections.size() >= options.limits.connections) {
       paused_.push_back(&listener);  // until accept_again()
       return;
@@ -104,15 +104,14 @@ void HttpServer::Impl::accept(Listener& listener) {
                                  SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (socket >= 0) {
       const int family = address.ss_family, is_on = 1;
-      // An event, or the end of a long answer, must not wait until the client has acknowledged what came
-      // before.
+      // An event, or the end of a long answer, must not wait until the client has acknowledged earlier data.
       if (family != AF_UNIX) ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &is_on, sizeof is_on);
       std::make_shared<Connection>(*this, Protocol(family, 0), socket)->wait_for_request();
       continue;
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-    // There is no descriptor or memory left: a connection that ends gives some back.
+    // The process has run out of descriptors or memory: a connection that ends frees some.
     const auto timer = std::make_shared<net::steady_timer>(context, std::chrono::milliseconds(100));
     timer->async_wait([this, &listener, timer](const ErrorCode& code) {
       if (!code && listener.is_open()) wait_to_accept(listener);
@@ -147,7 +146,7 @@ void HttpServer::Impl::ping_later() {
   });
 }
 
-// Thousands of pings take as many calls of the system, and others have their turn between them.
+// Thousands of pings take as many system calls, so other work gets its turn in between.
 void HttpServer::Impl::ping_some() {
   for (size_t i = 0; i < kMostPings && !to_ping_.empty(); ++i) {
     Connection* const stream = to_ping_.back();

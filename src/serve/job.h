@@ -1,4 +1,4 @@
-// A job: what a client asked for, from when the server has accepted it until its result is there.
+// A job: what a client asked for, from its acceptance by the server until its result is there.
 #pragma once
 
 #include <array>
@@ -19,11 +19,11 @@ enum class JobState {
   kQueued,
   kRunning,   // on a world, in a run
   kEncoding,  // its run has ended, and its result is being written
-  // A job in one of the following states has ended, and stays in it.
+  // A job in one of the following states has ended, and its state no longer changes.
   kSucceeded,
   kFailed,
   kCancelled,  // by its client
-  kExpired     // its deadline passed before its run had ended
+  kExpired     // its deadline passed before its run ended
 };
 
 inline constexpr std::array<std::string_view, 7> kJobStateNames = {
@@ -37,21 +37,20 @@ inline bool has_ended(JobState state) {
   return state >= JobState::kSucceeded;
 }
 
-// What the scheduler knows of a job. Points in time are seconds of one clock that never goes back, which the
-// caller chooses.
+// What the scheduler knows about a job. Points in time are seconds on a single clock of the caller's choice
+// that never goes back.
 struct Job {
   std::string id;
-  std::string owner;      // who pays for it: a name for the key with which it came
-  std::string batch_key;  // requests with the same one can share a run (engine/batch.h)
-  Seconds estimate{1};    // of the whole job when it has a world to itself; positive
+  std::string owner;      // who is charged for it: a name for the key that came with it
+  std::string batch_key;  // requests with the same key can share a run (engine/batch.h)
+  Seconds estimate{1};    // for the whole job when it has a world to itself; positive
   int64_t steps = 1;      // of denoising
-  int64_t pictures = 1;   // that it adds to a batch
-  uint64_t bytes = 0;     // that it occupies until it has ended
+  int64_t pictures = 1;   // the number it adds to a batch
+  uint64_t bytes = 0;     // occupied until the job has ended
   std::optional<Seconds> deadline{};
-  // Whether its run may be on a world where others are under way, to alternate with them.
+  // Whether its run may be on a world with other runs and alternate with them.
   bool may_join = true;
-  // Whether its run can be saved between two steps and taken up again with the same result
-  // (engine/session.h).
+  // Whether its run can be saved between two steps and resumed with the same result (engine/session.h).
   bool may_be_saved = true;
 };
 

@@ -21,7 +21,7 @@ std::string new_job_id(WallTime now, const RandomBytes& random) {
   int count = 0;
   size_t next = 0;
   for (size_t i = kTimeLength; i < id.size(); ++i) {
-    if (count < 5) {  // the last digit has three bits, and two zeros
+    if (count < 5) {  // the last digit has three bits and two zeros
       bits = bits << 8 | (next < bytes.size() ? std::to_integer<uint32_t>(bytes[next++]) : 0);
       count += 8;
     }

@@ -16,14 +16,14 @@ namespace tessera::serve {
 // Points in time that outlive a process.
 using WallTime = std::chrono::sys_time<std::chrono::milliseconds>;
 
-// Fills all of the bytes.
+// Fills all the bytes.
 using RandomBytes = std::function<void(std::span<std::byte>)>;
 
-// Returns a new id: 10 characters of `now`, by which ids sort, and 26 of 128 random bits, so that nobody
-// guesses the id of a job that is not his. All are digits and small letters, without i, l, o and u.
+// Returns a new id: 10 characters from `now`, by which ids sort, and 26 from 128 random bits, so that nobody
+// can guess the id of somebody else's job. All are digits and lowercase letters other than i, l, o and u.
 std::string new_job_id(WallTime now, const RandomBytes& random = random_bytes);
 
-// Whether a text has the form of an id, so that it can be part of a file's name.
+// Whether a text has the form of an id, and can thus be part of a file name.
 bool is_job_id(std::string_view text);
 
 }  // namespace tessera::serve

@@ -16,7 +16,7 @@ namespace {
 constexpr std::array<std::string_view, 8> kKindNames = {"flag", "integer", "seed",     "number",
                                                         "text", "texts",   "integers", "numbers"};
 
-// What the server chooses, or takes in another way.
+// What the server chooses, or accepts in another way.
 constexpr std::array<std::string_view, 5> kHiddenFields = {"device", "dtype", "output_type", "image_size",
                                                            "reference_path"};
 
@@ -65,7 +65,7 @@ OrderedJson field_json(const FieldInfo& info, const OrderedJson& defaults, doubl
   return json;
 }
 
-// What a request has that gives nothing but a prompt.
+// The request that results from giving only a prompt.
 OrderedJson defaults_of(const engine::Model& model) {
   engine::Request request;
   request.prompts = {""};
@@ -114,7 +114,7 @@ OrderedJson job_json(const JobView& view) {
   json["steps"] = view.steps;
   json["attempts"] = view.attempts;
   json["request"] = write_fields(engine::request_fields(), view.request.request);
-  // Files of the server are no client's business.
+  // Clients must not see files of the server.
   for (const char* const name : {"image", "image_size", "reference_path"}) json["request"].erase(name);
   json["seeds"] = view.seeds;
   json["results"] = OrderedJson::array();

@@ -1,4 +1,4 @@
-// Jobs as the native API tells of them.
+// Jobs as the native API describes them.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@
 namespace tessera::serve {
 
 OrderedJson job_json(const JobView& view);
-// With the names of the report of `tessera generate`.
+// Uses the names in the report of `tessera generate`.
 OrderedJson seconds_json(const engine::Seconds& seconds);
 std::string job_url(const std::string& id);
 std::string result_url(const std::string& id, int64_t index);
 
 // The fields of a request that this model uses and a client may give: name, type, group, default, minimum and
-// maximum or choices, unit and help of each. The server's limits count where they are tighter than the
-// engine's, and a text that has known values among others has them as its suggestions.
+// maximum or choices, unit and help of each. The server's limits replace the engine's where they are tighter,
+// and a text field with some well-known values lists them as suggestions.
 OrderedJson fields_json(const JobService& service, const RequestLimits& limits);
 
 // Seconds since 1970.

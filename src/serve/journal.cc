@@ -21,10 +21,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kApplication = 0x54535352;  // so that other databases are recognised
+constexpr int64_t kApplication = 0x54535352;  // identifies the database as a journal
 constexpr int64_t kVersion = 2;               // of the tables
 
-// `place` is the order in which jobs were accepted, and results stored.
+// `place` is the order in which jobs were accepted, or results stored.
 constexpr const char* kTables = R"(
   CREATE TABLE jobs(place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL,
                     family TEXT NOT NULL, request TEXT NOT NULL, state INTEGER NOT NULL, attempts INTEGER NOT NULL,
@@ -45,7 +45,7 @@ constexpr const char* kJobColumns =
     "id, owner, family, request, deadline, idempotency_key, body_hash, state, attempts, accepted, ended, "
     "error, "
     "saved_file, saved_step, started, seconds";
-// What each version has more than the one before, from the second on.
+// What each version adds to the previous one, from the second on.
 constexpr std::array<const char*, kVersion - 1> kAdditions = {
     "ALTER TABLE jobs ADD COLUMN seconds TEXT NOT NULL DEFAULT ''"};
 
@@ -60,15 +60,14 @@ Statement& bind_time(Statement& statement, int index, const std::optional<WallTi
   return time ? statement.bind(index, milliseconds(*time)) : statement.bind_null(index);
 }
 
-// Requests and pictures are their owners' business alone. What is created in the folder is on the disk when
-// this returns.
+// Requests and pictures are private to their owners. When this returns, the created folders are on disk.
 fs::path private_folder(const fs::path& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     usage_error(path.string(), "cannot create the folder: {}", system_reason(errno));
   return path;
 }
 
-// After this, files that were created in the folder, or renamed, are found there.
+// After this, files that were created or renamed in the folder are on disk.
 void flush_folder(const fs::path& path) {
   const Descriptor folder(
       uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
@@ -77,7 +76,7 @@ void flush_folder(const fs::path& path) {
 }
 
 void remove_file(const fs::path& path) {
-  std::error_code ignored;  // the next process removes what stays
+  std::error_code ignored;  // the next process removes leftovers
   fs::remove(path, ignored);
 }
 
@@ -145,7 +144,7 @@ void Journal::create_tables() {
   transaction.commit();
 }
 
-// Removes files without rows, and rows of results without files; what was saved without a file is forgotten.
+// Removes files without rows, and rows of results without files; saved runs without a file are forgotten.
 void Journal::remove_strays() {
   std::set<std::string> found, missing;
   const auto sort = [&](const fs::path& folder, const char* sql) {
@@ -203,7 +202,7 @@ void Journal::rewrite(const std::string& id, const std::string& request) {
   update.bind(0, request).bind(1, id).run();
 }
 
-// What was saved of these jobs, each file once.
+// The saved files of these jobs, each once.
 std::vector<std::string> Journal::saved_files(std::span<const std::string> ids) {
   std::set<std::string> files;
   Statement select(database_, "SELECT saved_file FROM jobs WHERE id = ? AND saved_file IS NOT NULL");
@@ -214,7 +213,7 @@ std::vector<std::string> Journal::saved_files(std::span<const std::string> ids) 
   return {files.begin(), files.end()};
 }
 
-// Of these files, removes those that no job has any more.
+// Removes those of these files that no job has any more.
 void Journal::remove_saved(const std::vector<std::string>& files) {
   Statement used(database_, "SELECT 1 FROM jobs WHERE saved_file = ?");
   for (const std::string& file : files) {
@@ -248,7 +247,7 @@ void Journal::record(std::span<const Change> changes, WallTime now) {
 void Journal::save_step(std::span<const std::string> ids, int64_t step, std::span<const std::byte> run) {
   TESSERA_CHECK(!ids.empty() && is_job_id(ids.front()), "jobs without an id");
   const std::vector<std::string> before = saved_files(ids);
-  // A name of its own, so that what was saved before is there until no row names it.
+  // The new file has its own name, so that the previously saved one stays until no row names it.
   const std::string name = fmt::format("{}.{}.{}", ids.front(), step, random_name(2));
   NewFiles files(saved_folder_);
   files.add(name, run);
@@ -314,11 +313,11 @@ void Journal::remove_results(Statement& which) {
   for (const std::string& name : names) remove_file(results_folder_ / name);
 }
 
-// Removes the oldest results until there is room for so many bytes.
+// Removes the oldest results until there is room for this many bytes.
 void Journal::make_room(uint64_t bytes) {
   const uint64_t cap = options_.max_result_bytes;
   if (result_bytes_ + bytes <= cap) return;
-  // Those that are not among the newest ones for which there is room.
+  // Those beyond the newest ones for which there is room.
   Statement oldest(
       database_,
       "SELECT file, bytes FROM (SELECT file, bytes, place, sum(bytes) OVER (ORDER BY place DESC) AS "
@@ -390,7 +389,7 @@ std::vector<JournalJob> Journal::list(const std::string& owner, const JobFilter&
                   "IN ({}) AND family = coalesce(?, family) ORDER BY id {} LIMIT ?",
                   kJobColumns, filter.newest_first ? "<" : ">", states,
                   filter.newest_first ? "DESC" : "ASC"));
-  // "~" comes behind all ids.
+  // "~" sorts after all ids.
   const std::string after = filter.newest_first && filter.after.empty() ? "~" : filter.after;
   select.bind(0, owner).bind(1, after).bind(2, filter.api).bind(3, filter.limit);
   return read(select);

@@ -1,4 +1,4 @@
-// What a server has accepted and what came of it, on the disk.
+// A record on disk of what a server has accepted and what came of it.
 #pragma once
 
 #include <algorithm>
@@ -27,24 +27,24 @@ struct JournalOptions {
 // A job to accept.
 struct Submission {
   std::string id;       // new_job_id()
-  std::string owner;    // a hash of the key with which it came, never the key
-  std::string family;   // of the API by which it came
+  std::string owner;    // a hash of the key that came with it, never the key itself
+  std::string family;   // of the API through which it came
   std::string request;  // JSON
   WallTime accepted{};
   std::optional<WallTime> deadline{};
-  // What the client sent so that a request that is sent again is not served twice; each owner has its own.
+  // Sent by the client so that a repeated request is not served twice; each owner has its own keys.
   std::optional<std::string> idempotency_key{};
-  std::string body_hash{};  // of the body of the request as it came
+  std::string body_hash{};  // of the body of the request as received
 };
 
 struct Acceptance {
   enum class Kind {
     kAccepted,
-    kAttached,  // the owner has sent the same body with this key before
-    kRefused    // the owner has sent another body with this key before
+    kAttached,  // the owner has already sent the same body with this key
+    kRefused    // the owner has already sent another body with this key
   };
   Kind kind;
-  std::string id;  // of the job that is accepted, or of the one before
+  std::string id;  // of the accepted job, or of the earlier one
 };
 
 struct JournalJob {
@@ -52,10 +52,10 @@ struct JournalJob {
   JobState state = JobState::kQueued;
   int attempts = 0;  // lost worlds, as the scheduler counts them
   std::optional<WallTime> started{}, ended{};
-  std::string error{};    // of a job that has failed, as record() got it
-  std::string seconds{};  // of one that has succeeded, as succeed() got them
-  // Where its run was saved: a file that other jobs have in common with it if they shared the run, and the
-  // step that comes next. Empty if it was not saved.
+  std::string error{};    // of a failed job, as passed to record()
+  std::string seconds{};  // of a job that has succeeded, as passed to succeed()
+  // Where its run was saved: a file, which jobs that shared the run have in common, and the next step. Empty
+  // if it was not saved.
   std::filesystem::path saved_file{};
   int64_t saved_step = 0;
 };
@@ -77,34 +77,34 @@ struct NewResult {
 struct JobFilter {
   std::optional<std::string> api = {};
   std::vector<JobState> states = {};  // none: all
-  std::string after = {};             // the id behind which the list begins; empty: at its beginning
+  std::string after = {};             // the id after which the list begins; if empty, from the beginning
   int64_t limit = 20;
-  bool newest_first = false;  // else in the order in which they were accepted
+  bool newest_first = false;  // otherwise in the order in which they were accepted
 
   bool includes(JobState state) const {
     return states.empty() || std::find(states.begin(), states.end(), state) != states.end();
   }
 };
 
-// A folder that one server at a time uses: a database (journal.sqlite) and files for what is large. What a
-// function has done is on the disk when it returns, and is there whole or not at all whenever this process or
-// the machine ends. Files are there before the rows that name them, and go after them; those without rows, as
-// a process leaves that ends between the two, are removed by the next one.
+// A folder for one server at a time: a database (journal.sqlite) and files for large contents. When a
+// function returns, its changes are on disk; whenever this process or the machine ends, they are there
+// entirely or not at all. Files are created before the rows that name them, and removed after them; files
+// without rows, left by a process that ended in between, are removed by the next process.
 //
-// Errors are those of Database and AtomicFile. After one nothing is changed, and the journal can go on, as
-// when a full disk has room again. One thread at a time may use it.
+// Errors are those of Database and AtomicFile. After an error nothing is changed, and the journal can go on,
+// for example when a full disk has room again. Only one thread at a time may use it.
 class Journal {
  public:
   // Opens or creates the folder. Besides errors of the database, throws Error(kInput) for a journal of a
-  // newer version and for a database that is no journal. What has expired at `now` is removed.
+  // newer version and for a database that is not a journal. Removes what has expired at `now`.
   Journal(const JournalOptions& options, WallTime now);
 
   // Replaces Submission::request of a job that has not ended.
   void rewrite(const std::string& id, const std::string& request);
 
-  // Accepts jobs, in this order. To accept many at once takes hardly longer than to accept one, since both
-  // wait once for the disk. A client may be told that its job is accepted when this has returned, not before.
-  // If it throws, none is accepted.
+  // Accepts jobs, in this order. Accepting many at once takes hardly longer than accepting one, because both
+  // wait for the disk once. Clients may learn that their jobs are accepted only after this has returned. If
+  // it throws, no job is accepted.
   std::vector<Acceptance> accept(std::span<const Submission> submissions);
 
   struct Change {
@@ -114,28 +114,27 @@ class Journal {
     std::string error{};
     std::optional<WallTime> started{};
   };
-  // Changes jobs that have not ended; for others it has no effect. What was saved of those that end is
-  // removed.
+  // Changes jobs that have not ended; has no effect on others. The saved runs of jobs that end are removed.
   void record(std::span<const Change> changes, WallTime now);
-  // A job has succeeded with these results. Where they exceed the cap with those that are there, the oldest
-  // ones are removed first. Throws Error(kUsage) if they exceed it alone. `seconds` is a text about how long
-  // it took.
+  // A job has succeeded with these results. If they and the existing results exceed the cap, the oldest ones
+  // are removed first. Throws Error(kUsage) if they exceed it alone. `seconds` is a text about how long it
+  // took.
   void succeed(const std::string& id, std::span<const NewResult> results, WallTime now,
                std::optional<WallTime> started = {}, std::string_view seconds = {});
-  // The run that these jobs share stands at a step; `run` is whatever the caller can take it up from. It
-  // takes the place of what was saved of them before.
+  // The run that these jobs share has reached a step; `run` is whatever the caller needs to resume it. It
+  // replaces what was saved of them before.
   void save_step(std::span<const std::string> ids, int64_t step, std::span<const std::byte> run);
 
   // Jobs that have not ended, in the order in which they were accepted. Those that were running when the
-  // process before ended are still called running.
+  // previous process ended are still marked as running.
   std::vector<JournalJob> unfinished();
   std::optional<JournalJob> find(std::string_view id);
-  // Of those that have ended.
+  // Jobs that have ended.
   std::vector<JournalJob> list(const std::string& owner, const JobFilter& filter);
-  // Of a job, in their order; fewer than there were, or none, if they have expired.
+  // The results of a job, in their order; fewer than there were, or none, if some have expired.
   std::vector<StoredResult> results(std::string_view id);
 
-  // Forgets a job, in whichever state, and its results.
+  // Forgets a job, in whatever state, and its results.
   void remove(const std::string& id);
   // Removes results whose time has come, and jobs that ended that long ago.
   void remove_expired(WallTime now);

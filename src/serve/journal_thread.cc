@@ -13,8 +13,8 @@ std::span<const std::byte> as_bytes(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// Returns what is wrong, or nothing. A full disk must not end the server: what could not be written is
-// missing after the next start alone.
+// Returns an error message, or nothing. A full disk must not end the server: whatever could not be written is
+// merely missing after the next start.
 template <typename Work>
 std::optional<std::string> failure_in(const Work& work) {
   try {

@@ -1,4 +1,4 @@
-// A journal on a thread of its own, because it waits for the disk, and the server's thread must not.
+// A journal on a thread of its own, because it waits for the disk and the server's thread must not.
 #pragma once
 
 #include <condition_variable>
@@ -16,12 +16,12 @@
 
 namespace tessera::serve {
 
-// Runs a call on the server's thread, later; thread-safe (HttpServer::post()).
+// Makes a call later on the server's thread; thread-safe (HttpServer::post()).
 using Post = std::function<void(std::function<void()>)>;
 
-// Takes orders on the server's thread, carries them out in their order, and calls back there. What waits
-// when the disk is ready again is written together: then a commit is for all of it. Acceptances come before
-// other orders that wait with them, but not before a removal, which frees a key.
+// Takes orders on the server's thread, carries them out in order, and calls back on that thread. Orders that
+// are waiting when the disk is ready again are written together, with one commit. Acceptances overtake other
+// waiting orders, except removals, which free a key.
 class JournalThread {
  public:
   // Throws as Journal does.
@@ -30,10 +30,10 @@ class JournalThread {
   JournalThread(const JournalThread&) = delete;
   JournalThread& operator=(const JournalThread&) = delete;
 
-  // Jobs that an earlier process has left unfinished; once.
+  // The jobs that an earlier process has left unfinished. Call it once.
   std::vector<JournalJob> take_unfinished() { return std::move(unfinished_); }
 
-  // The text says why the journal failed.
+  // The text is the reason why the journal failed.
   using Accepted = std::function<void(const std::variant<Acceptance, std::string>&)>;
   void accept(Submission submission, Accepted done);
   void record(Journal::Change change);
@@ -46,7 +46,7 @@ class JournalThread {
   using Stored = std::function<void(std::variant<std::vector<StoredResult>, std::string>)>;
   void succeed(const std::string& id, std::vector<File> files, std::optional<WallTime> started,
                const std::string& seconds, Stored done);
-  // Of `head` and what follows it.
+  // Saves `head` and what follows it.
   void save_step(std::vector<std::string> ids, int64_t step, std::string head,
                  std::shared_ptr<const std::string> run);
 
@@ -83,7 +83,7 @@ class JournalThread {
   std::condition_variable changed_;
   std::vector<Task> tasks_;
   bool is_ending_ = false;
-  std::thread thread_;  // last: it uses all of the others
+  std::thread thread_;  // must be last: it uses all other members
 };
 
 }  // namespace tessera::serve

@@ -62,7 +62,7 @@ int listen_on(const std::string& address) {
     usage_error(address, "an address to listen on is HOST:PORT or unix:PATH");
   std::string host = address.substr(0, colon);
   const std::string port = address.substr(colon + 1);
-  // getaddrinfo() takes larger ones and leaves bits out.
+  // getaddrinfo() accepts larger numbers and truncates them.
   const bool is_number =
       !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == port.npos;
   if (!is_number || std::stoi(port) > kLastPort)

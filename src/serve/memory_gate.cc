@@ -63,7 +63,7 @@ MemoryGate::Lack MemoryGate::look(const Admitted& request, uint64_t held) const 
                           .outputs = {}};
     const auto lack = job::find_lack(job, job::need_of(job), job.ranks(), limits_beside(held));
     return lack ? spell(lack->message) : "";
-  } catch (const std::exception& error) {  // the run says so too
+  } catch (const std::exception& error) {  // the run will report it too
     log_warning("{}", error.what());
     return "";
   }

@@ -1,5 +1,5 @@
-// Which requests cannot have the memory of this machine, before they become jobs: the kernel would end the
-// ranks that try.
+// Decides which requests exceed the memory of this machine, before they become jobs: otherwise the kernel
+// would kill the ranks that try.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,24 @@
 
 namespace tessera::serve {
 
-// All members but look() are for one thread.
+// All members except look() must be called on one thread.
 class MemoryGate {
  public:
-  // `base` is that of admit(), and must outlive this. Of the limits what cannot be exceeded counts, not what
-  // is free.
+  // `base` is that of admit(), and must outlive this. What counts is how much each limit allows at most, not
+  // what is free.
   MemoryGate(const job::Job& base, std::vector<MemoryLimit> limits);
 
-  // What other worlds hold of the memory all the time. If it is another number than before, what is known is
-  // forgotten.
+  // The memory that other worlds hold permanently. When this number changes, earlier answers are forgotten.
   void hold_by_others(uint64_t bytes);
   uint64_t held_by_others() const { return held_; }
 
   // What a request lacks, in words; empty if it lacks nothing.
   using Lack = std::string;
-  // Nothing where it takes a look().
+  // Returns nothing if look() is needed.
   std::optional<Lack> known(const Admitted& request) const;
   // Traces a run, which takes long. `held` is held_by_others().
   Lack look(const Admitted& request, uint64_t held) const;
-  // Requests of this kind are known from now on, as long as others hold so much.
+  // Records the answer for requests of this kind, as long as others hold this many bytes.
   void keep(const Admitted& request, const Lack& lack, uint64_t held);
   // Bytes of the model's files.
   uint64_t weights() const { return weights_; }

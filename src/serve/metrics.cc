@@ -8,7 +8,7 @@
 namespace tessera::serve {
 namespace {
 
-// Text with what `characters` has escaped by a backslash; a line feed becomes "\n".
+// Returns the text with `characters` escaped by a backslash; a line feed becomes "\n".
 std::string escaped(std::string_view text, std::string_view characters) {
   std::string result;
   for (const char c : text) {

@@ -12,14 +12,14 @@
 
 namespace tessera::serve {
 
-// Metrics with their names, helps and labels. A series appears with its first value; those without labels are
-// there from the beginning. Thread-safe.
+// Metrics with their names, help texts and labels. A series appears with its first value; a series without
+// labels is there from the start. Thread-safe.
 class Metrics {
  public:
   class Family;
 
-  // `labels` are the names of the labels, whose values add() and set() take in the same order. A name may be
-  // declared once. The references live as long as this object.
+  // `labels` are the names of the labels, whose values add() and set() take in the same order. Each name may
+  // be declared only once. The references live as long as this object.
   Family& counter(std::string name, std::string help, std::vector<std::string> labels = {});
   Family& gauge(std::string name, std::string help, std::vector<std::string> labels = {});
   // `bounds` are the upper bounds of the buckets in ascending order, without infinity.
@@ -45,7 +45,7 @@ class Metrics::Family {
   Family(Kind kind, std::string name, std::string help, std::vector<double> bounds, Labels names,
          std::mutex& mutex);
 
-  void add(const Labels& labels, double value = 1);  // counters and gauges
+  void add(const Labels& labels, double value = 1);  // for counters and gauges
   void add(double value = 1) { add(Labels(), value); }
   void set(const Labels& labels, double value);  // gauges
   void set(double value) { set(Labels(), value); }
@@ -55,8 +55,8 @@ class Metrics::Family {
  private:
   friend class Metrics;
   struct Series {
-    double value = 0;              // of a histogram, the sum
-    std::vector<uint64_t> counts;  // of a histogram: by bucket, that of infinity last
+    double value = 0;              // for a histogram, the sum
+    std::vector<uint64_t> counts;  // for a histogram: by bucket, that of infinity last
   };
 
   Series& series(const Labels& labels);

@@ -35,8 +35,8 @@ void no_such_job(const ExchangePtr& exchange) {
 
 // Reading requests.
 
-// What a job takes of a request. Files of the server are no client's business, and pictures come with their
-// sizes.
+// The fields of a request that a job accepts. Clients must not reach files of the server, and pictures come
+// with their sizes.
 const Fields<engine::Request>& request_fields_of_job() {
   static const auto& fields = *new auto([] {
     Fields<engine::Request> taken = engine::request_fields();
@@ -65,7 +65,7 @@ std::string take_text(Json& json, const char* name) {
   return value.get<std::string>();
 }
 
-// A list of files in Base64, or one of them; a data URL is one too.
+// A list of files in Base64, or a single one; data URLs are accepted too.
 std::vector<std::string> take_files(Json& json, const char* name) {
   const Json value = json.value(name, Json());
   json.erase(name);
@@ -134,7 +134,7 @@ JobFilter read_filter(const HttpRequest& request) {
   for (const auto& [name, value] : request.query) {
     const std::string got = fmt::format("got '{}'", printable(cut_utf8(value, 60)));
     if (name == "after") {
-      // The job itself may be gone: ids ascend, so that the list goes on behind its place.
+      // The job itself may be gone: ids ascend, so the list continues after the place where it was.
       if (!value.empty() && !is_job_id(value)) refuse_query(name, "expected the id of a job, " + got);
       filter.after = value;
     } else if (name == "limit") {
@@ -173,7 +173,7 @@ class Stream {
                      {"step", update.job.step},
                      {"url", job_url(update.job.id) + "/preview"}},
                     update.number);
-      case JobUpdate::Kind::kResult:  // it is told when it can be fetched
+      case JobUpdate::Kind::kResult:  // its client learns of it once it can be fetched
         return;
     }
   }
@@ -221,7 +221,7 @@ void follow(JobService& service, const ExchangePtr& exchange) {
     if (!view) return no_such_job(exchange);
     if (exchange->is_gone()) return;
     exchange->begin_events();
-    // The follower goes with the connection. Until then it is held here, and holds the exchange.
+    // The follower is destroyed with the connection. Until then it is held here, and holds the exchange.
     const auto stream = std::make_shared<Stream>(exchange);
     exchange->on_gone([stream] { stream->follower.reset(); });
     stream->follower = service.follow(owner, id, previews, [stream](const JobUpdate& update) {
@@ -229,7 +229,7 @@ void follow(JobService& service, const ExchangePtr& exchange) {
       if (stream->is_over()) stream->follower.reset();
     });
     if (stream->is_over()) return stream->follower.reset();
-    if (!stream->follower)  // it has ended before
+    if (!stream->follower)  // it had already ended
       stream->send_state(
           *view, static_cast<uint64_t>(view->ended.value_or(view->accepted).time_since_epoch().count()));
   });

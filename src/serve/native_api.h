@@ -1,4 +1,4 @@
-// Tessera's own API: jobs that are sent, followed, fetched and ended.
+// Tessera's own API, in which jobs are sent, followed, fetched and ended.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 namespace tessera::serve {
 
 // POST /v1/jobs takes the fields of a request, `format`, `timeout` in seconds, and pictures as Base64 in
-// `image` and `reference`; other routes below /v1/jobs tell of a job, stream what happens to it, and give its
-// preview and its results. GET /v1/fields has the fields. `service` must outlive the routes.
+// `image` and `reference`; other routes below /v1/jobs describe a job, stream its events, and return its
+// preview and its results. GET /v1/fields lists the fields. `service` must outlive the routes.
 std::vector<Route> native_routes(JobService& service, const RequestLimits& limits, size_t body_bytes);
 
 }  // namespace tessera::serve

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kMostPictures = 10, kMostPartials = 3, kMostReferences = 16;
 
-// Encoders have one quality each.
+// Each encoder has a single quality.
 void read_compression(ApiFields& fields, ImageCall& call) {
   const auto compression = fields.integer("output_compression", 0, 100);
   if (!compression || call.output_format == "png") {
@@ -30,7 +30,7 @@ void read_format(ApiFields& fields, ImageCall& call) {
     call.output_format = *format;
   read_compression(fields, call);
   call.job.suffix = call.output_format == "jpeg" ? ".jpg" : "." + call.output_format;
-  // What is not asked for comes in both forms, since older clients read one and newer ones the other.
+  // By default the answer has both forms, since older clients read one and newer clients the other.
   const auto answer = fields.choice("response_format", {"url", "b64_json"});
   call.with_bytes = answer != "url";
   call.with_urls = answer != "b64_json";
@@ -41,7 +41,7 @@ void read_format(ApiFields& fields, ImageCall& call) {
   call.job.is_stored = call.with_urls;
 }
 
-// Fields that say how a picture should look, in words that no model here reads.
+// Fields that describe how a picture should look in words that no model here reads.
 void read_without_effect(ApiFields& fields, ImageCall& call) {
   if (fields.choice("background", {"transparent", "opaque", "auto"}) == "transparent")
     fields.refuse("background", "cannot be transparent: pictures have no alpha", "unsupported_value");
@@ -82,7 +82,7 @@ void warn_of_unread(const ApiFields& fields, ImageCall& call) {
     call.warnings.push_back(fmt::format("{} is unknown and has no effect", printable(cut_utf8(name, 60))));
 }
 
-// A picture of an edit's JSON, {"image_url": URL}, of which the URL must hold the picture itself.
+// A picture in the JSON of an edit, {"image_url": URL}; the URL must contain the picture itself.
 std::string picture_of(const ApiFields& fields, const Json& item) {
   const auto url = item.is_object() ? item.find("image_url") : item.end();
   if (!item.is_object() || url == item.end() || !url->is_string())
@@ -189,7 +189,7 @@ OrderedJson image_answer(const ImageCall& call, const JobView& job,
                         {"background", "opaque"},
                         {"output_format", call.output_format},
                         {"size", size_text(job)}};
-  // Clients know no other words than these.
+  // Clients know only these words.
   if (event_quality(call) != "auto") answer["quality"] = call.quality;
   answer["usage"] = usage();
   answer["id"] = job.id;

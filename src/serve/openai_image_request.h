@@ -1,4 +1,4 @@
-// What a request to OpenAI's images API asks for.
+// A request to OpenAI's images API.
 #pragma once
 
 #include <string>
@@ -15,21 +15,21 @@ struct ImageCall {
   int64_t partial_images = 0;  // of each picture, at most
   bool with_bytes = true, with_urls = false;
   std::string output_format = "png", quality = "auto";
-  std::vector<std::string> warnings;  // of what has no effect here
+  std::vector<std::string> warnings;  // about fields that have no effect here
 };
 
-// Both throw ApiError. Fields that are unknown are named in the warnings: newer clients send more than they
-// need. Of an edit, `body` may be a form, whose files are taken from it.
+// Both throw ApiError. Unknown fields are named in the warnings, because newer clients send more than they
+// need. The `body` of an edit may be a form, whose files are taken from it.
 ImageCall read_image_generation(const Json& fields, const ModelTraits& model, const ApiOptions& options);
 ImageCall read_image_edit(const ApiBody& body, const ModelTraits& model, const ApiOptions& options);
 
-// Throws ApiError (404) unless a body's field `model` is absent, empty or the model's name.
+// Throws ApiError (404) unless the field `model` of a body is absent, empty or the model's name.
 void require_model(ApiFields& fields, const ModelTraits& model);
 
-// "1024x768", the sides of the pictures of a job.
+// "1024x768": the size of a job's pictures.
 std::string size_text(const JobView& job);
-// The object of an answer for the pictures of a job that has succeeded, which `files` holds, and the events
-// of a stream. `url` is where the results are, without the number of each.
+// The object that answers with the pictures of a job that has succeeded, which are in `files`, and the events
+// of a stream. `url` is where the results are, without their numbers.
 OrderedJson image_answer(const ImageCall& call, const JobView& job,
                          const std::vector<std::shared_ptr<const std::string>>& files,
                          const std::string& url);

@@ -15,7 +15,7 @@ namespace {
 constexpr FieldName kImageNames[] = {
     {"width", "size"}, {"height", "size"}, {"num_images_per_prompt", "n"}, {"format", "output_format"}};
 
-// The header's parts are in milliseconds.
+// The parts of the header are in milliseconds.
 std::string server_timing(const engine::Seconds& seconds) {
   const OrderedJson parts = seconds_json(seconds);
   std::string text;
@@ -52,7 +52,7 @@ class ImageAnswer : public std::enable_shared_from_this<ImageAnswer> {
     exchange_.reset();
   }
 
-  // Spreads previews evenly over the steps. It also is where a stream begins.
+  // Spreads previews evenly over the steps. A stream also begins here.
   int64_t preview_every(const JobView& view) {
     if (!call_.is_streamed) return 0;
     exchange_->begin_events();
@@ -101,7 +101,7 @@ class ImageAnswer : public std::enable_shared_from_this<ImageAnswer> {
       response.headers.emplace_back("Server-Timing", server_timing(*job_->view().seconds));
     exchange_->respond(std::move(response));
   }
-  // An event for each picture, when all are there, since the seeds are known then.
+  // Sends an event for each picture when all are done, since the seeds are known then.
   void complete() {
     if (!is_begun_) exchange_->begin_events();
     is_begun_ = true;
@@ -110,13 +110,13 @@ class ImageAnswer : public std::enable_shared_from_this<ImageAnswer> {
     for (size_t i = 0; i < all.size(); ++i)
       send(type("completed"),
            completed_image_event(call_, job_->view(), static_cast<int64_t>(i), *all[i], type("completed")));
-    // A client that has not read what came before may be gone by now.
+    // A client that did not read earlier data may be gone by now.
     if (exchange_) exchange_->end_events();
   }
   void fail(const JobError& error) {
     HttpResponse response = job_error_response(exchange_->request().path, error);
     if (!is_begun_) return exchange_->respond(std::move(response));
-    response.body.pop_back();  // the line's end
+    response.body.pop_back();  // the end of the line
     const auto exchange = exchange_;
     exchange->send({.name = "error", .data = response.body});
     exchange->end_events();
@@ -125,7 +125,8 @@ class ImageAnswer : public std::enable_shared_from_this<ImageAnswer> {
   std::string type(std::string_view what) const {
     return fmt::format("image_{}.{}", is_edit_ ? "edit" : "generation", what);
   }
-  // Without an id: the Python client reads the comments that keep a stream alive as events after one.
+  // Events have no id: the Python client would read the comments that keep a stream alive as events after one
+  // with an id.
   void send(const std::string& name, const OrderedJson& data) {
     if (exchange_) exchange_->send({.name = name, .data = dump(data)});
   }
@@ -134,7 +135,7 @@ class ImageAnswer : public std::enable_shared_from_this<ImageAnswer> {
   const ImageCall call_;
   const bool is_edit_;
   std::shared_ptr<AwaitedJob> job_;
-  std::map<int64_t, int64_t> partials_;  // sent, by picture
+  std::map<int64_t, int64_t> partials_;  // the number sent, by picture
   bool is_begun_ = false;
 };
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kMostSeconds = 120;
 
-// As the file shows them.
+// The rate at which the file shows them.
 double frames_per_second(const engine::Request& request, const ModelTraits& model) {
   const auto interval = request.video.frame_interval.value_or(model.frame_interval);
   return request.video.fps.value_or(model.fps) / static_cast<double>(interval);
@@ -38,7 +38,7 @@ void read_seconds(ApiFields& fields, engine::Request& request, const ModelTraits
   request.video.num_frames = std::max<int64_t>(1, static_cast<int64_t>(frames));
 }
 
-// A picture with which the video begins: a file of a form, or an image_url that holds it.
+// A picture with which the video begins: a file of a form, or an image_url that contains it.
 void read_reference(const ApiBody& body, ApiFields& fields, JobRequest& job,
                     std::vector<std::string>& warnings) {
   for (const FormPart& part : body.files) {

@@ -16,7 +16,7 @@ void respond_with_video(const std::shared_ptr<Exchange>& exchange, const JobView
                         const ModelTraits& model) {
   HttpResponse response = json_response(video_object(job, model));
   if (!has_ended(job.state)) {
-    // Clients that wait ask again after so many milliseconds.
+    // Clients that wait ask again after this many milliseconds.
     const double seconds = job.outlook ? job.outlook->begins_in.count() : 1;
     response.headers.emplace_back("openai-poll-after-ms",
                                   fmt::format("{:.0f}", 1000 * std::clamp(seconds, 0.5, 5.0)));
@@ -42,7 +42,7 @@ void create_video(JobService& service, const VideoTraits& traits, const std::sha
   });
 }
 
-// Calls with the video that the path names, if this owner has it.
+// Makes the call with the video that the path names, if this owner has it.
 void with_video(JobService& service, const std::shared_ptr<Exchange>& exchange,
                 std::function<void(const JobView&)> call) {
   const HttpRequest& request = exchange->request();
@@ -77,7 +77,7 @@ void get_video_content(JobService& service, const std::shared_ptr<Exchange>& exc
     throw ApiError(400, "unsupported_value", "'variant' can be video alone", "variant");
   with_video(service, exchange, [exchange](const JobView& job) {
     if (job.state != JobState::kSucceeded) {
-      // Clients send a request again whose status is 409, unless they are told not to.
+      // Clients repeat a request that got status 409 unless the answer forbids it.
       const bool is_under_way = !has_ended(job.state);
       HttpResponse response = error_response(
           exchange->request().path, is_under_way ? 409 : 404, is_under_way ? "not_ready" : "not_found",

@@ -7,7 +7,7 @@
 
 namespace tessera::serve {
 
-// Creates, retrieves, lists and deletes videos, and hands out their files. `service` must outlive the routes.
+// Creates, retrieves, lists and deletes videos, and returns their files. `service` must outlive the routes.
 std::vector<Route> openai_video_routes(JobService& service, const ApiOptions& options);
 
 }  // namespace tessera::serve

@@ -20,7 +20,7 @@ std::string_view why_not_ready(const Service::Status& status) {
   return std::ranges::any_of(status.worlds, was_lost) ? "restarting" : "loading";
 }
 
-// What a message begins with in brackets may be a file of the server, which is no client's business.
+// The brackets at the beginning of a message may contain a file of the server, which clients must not see.
 OrderedJson loss_json(const std::string& loss) {
   if (loss.empty()) return nullptr;
   return loss.starts_with("[") ? "has failed; the server's log says why" : loss;

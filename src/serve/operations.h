@@ -1,4 +1,4 @@
-// What those who run a server ask it: whether it works, how busy it is, what it did.
+// What the operators of a server can ask: whether it works, how busy it is, what it has done.
 #pragma once
 
 #include <functional>
@@ -12,13 +12,14 @@
 
 namespace tessera::serve {
 
-// GET /health answers as long as the server's thread does; /ready says with 200 or 503 whether a world takes
-// runs; both need no key. GET /metrics is for Prometheus, /v1/status for people. All three must outlive the
-// routes.
+// GET /health answers as long as the server's thread does; /ready answers 200 or 503, depending on whether a
+// world takes runs; neither requires a key. GET /metrics is for Prometheus, /v1/status for people. All three
+// arguments must outlive the routes.
 std::vector<Route> operation_routes(Service& service, Metrics& metrics);
 
-// Counts requests, and writes a line of JSON for each: when it came, its id, owner, method, route, status and
-// seconds. Paths and bodies are not in it: they have ids and prompts. `write` gets the line with its end.
+// Counts requests, and writes a line of JSON for each: its time, id, owner, method, route, status and
+// seconds. It does not contain paths and bodies, which have ids and prompts. `write` gets the line with its
+// end.
 std::function<void(const Served&)> request_log(Metrics& metrics, std::function<WallTime()> wall_clock,
                                                std::function<void(std::string_view)> write);
 

@@ -5,15 +5,15 @@
 #include <utility>
 
 #include "core/error.h"
-#include "page_files.h"  // kPageFiles, which CMakeLists.txt writes
+#include "page_files.h"  // kPageFiles; CMakeLists.txt generates it
 
 namespace tessera::serve {
 namespace {
 
 constexpr std::string_view kDocument = "index.html";
 
-// Nothing is loaded from elsewhere or stands in the document itself, no other page may show this one in a
-// frame, and no text ever becomes markup or script. Pictures come as blobs where they need a key.
+// The page loads nothing from elsewhere and has no inline scripts or styles; no other page may show it in a
+// frame; text never becomes markup or script. Pictures that need a key come as blobs.
 constexpr const char* kPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self' blob:; "
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; "

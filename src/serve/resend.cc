@@ -1,4 +1,4 @@
-// Requests that are sent again.
+// Detects requests that are sent again.
 #include <cstdint>
 
 #include "core/text.h"
@@ -12,7 +12,7 @@ constexpr size_t kMostKey = 255;
 
 }  // namespace
 
-// FNV-1a in 128 bits: the sizes of texts are part of what is hashed, so that their borders are too.
+// FNV-1a in 128 bits. The sizes of texts are hashed too, so that the boundaries between them count.
 std::string hash_of(std::initializer_list<std::string_view> texts) {
   using Wide = unsigned __int128;
   constexpr Wide kPrime = (Wide(1) << 88) + 0x13b;

@@ -86,7 +86,7 @@ Routes::Match Routes::find(std::string_view method, std::string_view path) const
   const std::vector<std::string>* first = nullptr;
   for (const Pattern& pattern : patterns_) {
     if (!fits(pattern.segments, segments)) continue;
-    // A pattern with words goes before one with {...} that stands after it in the table, for all methods.
+    // A pattern with words precedes one with {...} that comes later in the table, for all methods.
     if (first == nullptr) first = &pattern.segments;
     if (pattern.segments != *first) continue;
     match.methods +=
@@ -139,7 +139,7 @@ std::string write_event(const Event& event) {
   std::string text;
   if (event.id) text += fmt::format("id: {}\n", *event.id);
   if (!event.name.empty()) text += fmt::format("event: {}\n", event.name);
-  // A carriage return ends a line of a stream too.
+  // A carriage return ends a line of a stream, too.
   for (size_t at = 0; at <= event.data.size();) {
     const size_t end = std::min(event.data.find_first_of("\r\n", at), event.data.size());
     text += fmt::format("data: {}\n", std::string_view(event.data).substr(at, end - at));
@@ -154,7 +154,7 @@ HttpResponse error_response(std::string_view path, int status, std::string_view 
   OrderedJson body;
   if (is_automatic) {
     body = {{"error", code}, {"detail", message}, {"body", ""}, {"errors", message}};
-    // The form in which it tells which field is wrong.
+    // The form in which AUTOMATIC1111 reports which field is wrong.
     if (status == 422 && !parameter.empty()) {
       const OrderedJson detail = {
           {"loc", OrderedJson::array({"body", parameter})}, {"msg", message}, {"type", "value_error"}};

@@ -1,4 +1,4 @@
-// What an HTTP server knows without sockets: routes, the heads of answers, ranges.
+// The parts of an HTTP server that do not need sockets: routes, the heads of answers, ranges.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace tessera::serve {
 
 class Routes {
  public:
-  // A pattern and its method may occur once.
+  // Each pattern may occur once for a method.
   explicit Routes(std::vector<Route> routes);
 
   struct Match {
     const Route* route = nullptr;
-    std::string methods;  // that the path takes, "GET, HEAD, OPTIONS"; empty if it has no route at all
-    // What stands for the {...} of the route. Nothing if that cannot be decoded (decode_percent()).
+    std::string methods;  // those that the path accepts, "GET, HEAD, OPTIONS"; empty if no route matches it
+    // The values for the {...} of the route. Nothing if they cannot be decoded (decode_percent()).
     std::optional<std::vector<std::string>> parameters = std::vector<std::string>();
   };
   Match find(std::string_view method, std::string_view path) const;
@@ -38,8 +38,8 @@ class Routes {
 std::string write_head(int status, const NamedTexts& headers, const std::string& date);
 
 // The bytes [begin, end) of a file of `size` bytes that "bytes=100-199", "bytes=100-" or "bytes=-100" asks
-// for; all of them for another unit, for several ranges and without a header; nothing if the file has none of
-// them.
+// for; all of them for another unit, for several ranges, and if there is no header; nothing if the file has
+// none of those bytes.
 std::optional<std::pair<uint64_t, uint64_t>> parse_range(std::string_view header, uint64_t size);
 
 }  // namespace tessera::serve

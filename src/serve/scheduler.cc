@@ -8,10 +8,10 @@
 namespace tessera::serve {
 namespace {
 
-// Batch keys whose measured steps are remembered; clients can make up any number of keys.
+// The number of batch keys whose measured steps are remembered; clients can make up any number of them.
 constexpr size_t kMaxCurves = 1024;
 
-// The part of a job that is left from a step on. What follows the steps counts as one of them.
+// The remaining part of a job from a step on. What follows the steps counts as one more step.
 Seconds left_from(const Job& job, int64_t step) {
   const auto all = static_cast<double>(job.steps + 1);
   return job.estimate * (std::max(all - static_cast<double>(step), 1.0) / all);
@@ -83,7 +83,7 @@ void Scheduler::enqueue(Record& record, bool is_new) {
   last_begin_.insert({*job.deadline - record.left, record.ticket});
 }
 
-// Leaves it in the queue, which takes it out in one of two ways.
+// Leaves it in the queue, which removes it in one of two ways.
 void Scheduler::dequeue(Record& record) {
   const Job& job = record.job;
   tickets_.erase(record.ticket);
@@ -118,7 +118,7 @@ std::optional<Refusal> Scheduler::refusal(const Job& job, Seconds now) const {
 std::optional<Refusal> Scheduler::submit(const Job& job, Seconds now) {
   if (const std::optional<Refusal> why = refusal(job, now)) return why;
   Record& record = create(job);
-  // One that comes too late is not refused: it ends as others do whose deadline has come.
+  // A job that comes too late is not refused: it ends like others whose deadline has passed.
   if (job.deadline) record.job.deadline = std::max(*job.deadline, now);
   enqueue(record, true);
   return std::nullopt;
@@ -172,7 +172,7 @@ int64_t Scheduler::open_worlds() const {
   return std::ranges::count_if(worlds_, [](const auto& each) { return !each.second.is_stopping; });
 }
 
-// Where no world is ready, as if one was.
+// If no world is ready, computes as if one were.
 Seconds Scheduler::wait(const FairQueue::Ahead& ahead, Seconds now) const {
   Seconds work = std::max(ahead.work, Seconds(0));
   for (const auto& [id, run] : runs_) work += left(run);
@@ -240,7 +240,7 @@ void Scheduler::advance(Run& run, int64_t steps) {
   queue_.advance(before - left(run));
 }
 
-// Its owner pays for the steps of the run that are of use.
+// Charges the owner for those steps of the run that are useful.
 void Scheduler::leave_run(Record& record, Run& run, int64_t useful_steps) {
   const double part = static_cast<double>(run.end - useful_steps) / static_cast<double>(run.end - run.begin);
   queue_.give_back(record.job.owner, record.charge * part);
@@ -255,14 +255,14 @@ void Scheduler::end_run(RunId id) {
   runs_.erase(id);
 }
 
-// Its world goes on with it to the end of the step under way.
+// The world continues with it to the end of the current step.
 void Scheduler::drop_run(RunId id) {
   const Run& run = runs_.at(id);
   worlds_.at(run.world).leaving[id] = run.step_began + run.step;
   end_run(id);
 }
 
-// Unless it is cancelled or has failed by that.
+// Unless this cancels it or makes it fail.
 void Scheduler::return_to_queue(Record& record, Run& run, std::vector<Ended>& ended) {
   if (record.saved && record.saved->is_shared && (record.is_single || runs_alone(record))) record.saved = {};
   const int64_t step = record.saved ? record.saved->step : 0;

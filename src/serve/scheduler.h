@@ -1,4 +1,4 @@
-// Which job runs where: the policy of a server, without processes, threads, clock or chance.
+// Decides which job runs where: the policy of a server, without processes, threads, clocks or randomness.
 #pragma once
 
 #include <cstdint>
@@ -21,23 +21,24 @@ using WorldId = int64_t;
 using RunId = int64_t;  // never used twice
 
 struct SchedulerOptions {
-  // Bounds of what has not ended, running jobs included.
+  // Bounds for jobs that have not ended, including running ones.
   int64_t max_jobs = 10'000;
   int64_t max_jobs_of_owner = 1'000;
   uint64_t max_bytes = uint64_t{256} << 20;
-  // How many runs of a world advance in turns. Of n equal jobs of s seconds, one after the other, the k-th is
-  // done after k s, in the mean after (n + 1) s / 2; in turns all are done after about n s, which is never
-  // less. So more than one makes sense only where two runs in turns are faster than the sum of both.
+  // How many runs of a world advance in turns. If n equal jobs of s seconds run one after the other, the k-th
+  // is done after k s, on average after (n + 1) s / 2; in turns, all are done after about n s, which is never
+  // less. So more than one makes sense only if two runs in turns are faster than one after the other.
   int64_t max_runs = 1;
-  int64_t max_pictures = 16;  // of a batch; how many there are below that follows from measured steps
-  // How far ahead of others an owner may get by jobs that begin before their turn, and how much sooner than
-  // the end of a run another job's turn has to be for the run to make room. To make room costs a world what
-  // comes before the steps, such as encoding prompts, a second time.
+  int64_t max_pictures = 16;  // in a batch; how many share one below this limit follows from measured steps
+  // How far an owner may get ahead of others by jobs that begin before their turn, and how much sooner than
+  // the end of a run another job's turn must come for the run to make room. Making room costs a world the
+  // work before the steps, such as encoding prompts, a second time.
   Seconds quantum{30};
-  RunId first_run = 1;  // the numbers of runs begin with it
+  RunId first_run = 1;  // the numbers of runs start with it
 };
 
-// A job that takes part in the loss of so many worlds shares no world, and fails at the last.
+// A job that was running when this many worlds were lost shares no world from then on, and fails at the last
+// limit.
 inline constexpr int kCrashesUntilAlone = 2;
 inline constexpr int kMaxCrashes = 3;
 
@@ -45,7 +46,8 @@ inline constexpr int kMaxCrashes = 3;
 struct Refusal {
   enum class Reason { kDraining, kTooLarge, kQueueFull, kBytesFull, kOwnerFull };
   Reason reason;
-  // When to try again: what would come before the job, divided by the worlds; nothing where that is no use.
+  // When to try again: the work ahead of the job, divided by the number of worlds; nothing if trying again is
+  // no use.
   std::optional<Seconds> retry_after{};
 };
 
@@ -55,107 +57,106 @@ struct Ended {
   bool operator==(const Ended&) const = default;
 };
 
-// Where a run stands that was saved.
+// Where a saved run stands.
 struct SavedStep {
   RunId run = 0;
-  int64_t step = 0;  // that comes next
+  int64_t step = 0;  // the next one
   bool is_shared =
-      false;  // whether the run has other jobs, so that none of them can go on without the others
+      false;  // whether the run has other jobs, so that none of them can be resumed without the others
   bool operator==(const SavedStep&) const = default;
 };
 
-// What a world has to do before its next step, in this order. The scheduler goes by it that it is done, but
-// for runs that are dropped: they occupy the world until let_go() says that their last step has ended.
+// What a world has to do before its next step, in this order. The scheduler assumes that it is done, except
+// for dropped runs: they occupy the world until let_go() reports that their last step has ended.
 struct Decision {
-  std::vector<Ended> ended{};            // jobs of this world that are cancelled or expired
-  std::vector<RunId> dropped{};          // runs of which all jobs have ended
-  std::optional<RunId> set_aside{};      // is saved where it stands, and dropped
+  std::vector<Ended> ended{};            // jobs of this world that were cancelled or have expired
+  std::vector<RunId> dropped{};          // runs in which all jobs have ended
+  std::optional<RunId> set_aside{};      // to be saved where it stands, and dropped
   std::vector<std::string> unstarted{};  // jobs that expired before they began
   struct Start {
     RunId run = 0;
-    std::vector<std::string> jobs{};   // that share it, as a batch
-    std::optional<SavedStep> saved{};  // to go on from there; else it begins
+    std::vector<std::string> jobs{};   // those that share it, as a batch
+    std::optional<SavedStep> saved{};  // where to resume; if absent, the run begins
   };
   std::vector<Start> begun{};
 };
 
 // The place of a job in the queue.
 struct Outlook {
-  int64_t jobs_ahead = 0;  // that wait; an estimate where owners take turns
+  int64_t jobs_ahead = 0;  // waiting ones; an estimate if several owners take turns
   Seconds begins_in{0};
   Seconds ends_in{0};
 };
 
 enum class Cancelled { kAtOnce, kAtNextStep, kHasNoEffect };
 
-// Holds the jobs that have not ended, and decides at each boundary between two steps of a world what happens
-// there. Between owners it is fair (FairQueue); of one owner's jobs the first comes first. Besides:
+// Holds the jobs that have not ended, and decides between any two steps of a world what it does next. It is
+// fair between owners (FairQueue); one owner's jobs come in order. In addition:
 //
 // - A job with a deadline that it would miss in its turn begins before its turn, if it can meet it.
-// - Jobs with equal batch key begin with the one whose turn it is, where that is faster (CostCurve).
+// - Jobs with the same batch key begin together with the one whose turn it is, if this is faster (CostCurve).
 // - A run makes room for a job whose turn would be earlier by a quantum, or for a deadline, if it can be
 //   saved and what it has left is longer; its own deadlines have to allow it.
 // - Runs alternate on one world only if they have a batch key in common, as sessions ask (engine/session.h).
 //   If the job whose turn it is does not fit the runs under way, it waits for their end, and so do others.
 //
-// Jobs and runs that are not there any more are ignored, because messages about them may be under way. Points
-// in time (`now`) must not go back. A call takes O(log n) for n jobs, and O(n) for each of n jobs that end by
-// it.
+// Jobs and runs that no longer exist are ignored, because messages about them may be in flight. Points in
+// time (`now`) must not go back. A call takes O(log n) for n jobs, and O(n) if it ends n jobs.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options = {})
       : options_(options), next_run_(options.first_run) {}
 
-  // The id must be new, the estimate and the numbers positive. Nothing is returned for a job that is
-  // accepted.
+  // The id must be new, the estimate and the numbers positive. Returns nothing if the job is accepted.
   std::optional<Refusal> submit(const Job& job, Seconds now);
-  // Accepts a job that was accepted by an earlier process, whatever the bounds say, behind those that wait.
+  // Accepts a job that an earlier process had accepted, regardless of the bounds, behind the waiting ones.
   void restore(const Job& job, int crashes, std::optional<SavedStep> saved = {});
   Cancelled cancel(std::string_view id);
-  // Ends queued jobs whose deadline has come, and returns their ids. decide() does so too.
+  // Ends queued jobs whose deadline has come, and returns their ids. decide() does this too.
   std::vector<std::string> expire(Seconds now);
-  // No job is accepted or begins from now on.
+  // From now on, no job is accepted and none begins.
   void drain() { is_draining_ = true; }
 
-  // Of a job that has not ended.
+  // The state of a job that has not ended.
   std::optional<JobState> state(std::string_view id) const;
   int crashes(std::string_view id) const;
-  // Of a job that is queued.
+  // The outlook of a queued job.
   std::optional<Outlook> outlook(std::string_view id, Seconds now) const;
   int64_t size() const { return static_cast<int64_t>(records_.size()); }  // jobs that have not ended
   int64_t queued() const { return static_cast<int64_t>(queue_.size()); }
   uint64_t bytes() const { return bytes_; }
 
-  // A world can take runs. Its id may have been that of one that is lost.
+  // A world can take runs. Its id may have been that of a lost world.
   void ready(WorldId world);
-  // It takes no more runs; is_idle() says when the last has ended.
+  // The world takes no more runs; is_idle() is true when its last run has ended.
   void stop(WorldId world);
   bool is_idle(WorldId world) const;
-  // It no longer works on a run that was dropped or set aside.
+  // The world no longer works on a run that was dropped or set aside.
   void let_go(RunId run);
-  // It is gone. Its jobs go back to the head of the queue with what was saved of them, or have failed, if it
-  // was the last crash that they may take part in; those are returned.
+  // The world is gone. Its jobs go back to the head of the queue with their saved state. Jobs that have
+  // reached the number of crashes allowed have failed, and are returned.
   std::vector<Ended> lost(WorldId world);
 
-  // So many steps of a run are done, in all.
+  // The run has done this many steps in total.
   void stepped(RunId run, int64_t steps, Seconds now);
-  // It is saved where it stands after so many steps, and can be taken up from there.
+  // The run is saved after this many steps, and can be resumed from there.
   void saved(RunId run, int64_t step);
-  // What was saved of it is no longer there; jobs that were to go on from there begin anew.
+  // The saved state of the run no longer exists; jobs that were to resume from it begin anew.
   void unsaved(RunId run);
-  // It has given its pictures: its jobs are encoding, but for those that were cancelled, which are returned.
+  // The run has delivered its pictures: its jobs are now encoding, except for cancelled ones, which are
+  // returned.
   std::vector<Ended> completed(RunId run);
-  // It has failed, because of a request or for lack of memory, while its world goes on. The only job of a run
-  // has failed by that, and is returned; those of a batch begin anew, each in a run of its own. If it was for
-  // lack of memory, batches of this key have fewer pictures from now on.
+  // The run has failed, because of a request or for lack of memory, while its world goes on. If it had a
+  // single job, this job has failed and is returned; the jobs of a batch begin anew, each in a run of its
+  // own. After a lack of memory, batches with this key have fewer pictures.
   std::vector<Ended> failed(RunId run, bool lacks_memory = false);
   // A job that was encoding has ended.
   void finished(std::string_view id);
 
-  // What a world does before its next step, or at once if it has no run. Empty for a world that is not there.
+  // Returns what a world does before its next step, or at once if it has no run. Empty for an unknown world.
   Decision decide(WorldId world, Seconds now);
 
-  // A step with so many pictures of this batch key took so long.
+  // A step with this many pictures of this batch key took this long.
   void measured(const std::string& batch_key, int64_t pictures, Seconds step);
 
  private:
@@ -164,32 +165,32 @@ class Scheduler {
     JobState state = JobState::kQueued;
     FairQueue::Ticket ticket = 0;
     Seconds due{0};
-    Seconds left{0};  // of the estimate, from the step on that is saved
+    Seconds left{0};  // of the estimate, from the saved step on
     int crashes = 0;
-    bool is_single = false;  // has to have a run of its own
+    bool is_single = false;  // must have a run of its own
     bool is_cancelled = false;
     std::optional<SavedStep> saved{};
     RunId run = 0;      // while it is running
-    Seconds charge{0};  // for what it has in the run
+    Seconds charge{0};  // for its part in the run
   };
   struct Run {
     WorldId world;
     std::vector<Record*> members{};
-    bool is_shared = false;      // began with several
-    int64_t begin = 0, end = 0;  // steps; what follows them counts as one
+    bool is_shared = false;      // whether it began with several jobs
+    int64_t begin = 0, end = 0;  // steps; what follows them counts as one more
     int64_t done = 0;
-    Seconds step{0}, step_began{0};  // how long a step takes, and when the one under way began
-    Seconds charge{0};               // of its members
-    Seconds tag{0};                  // the least account of its members' owners when it began
+    Seconds step{0}, step_began{0};  // how long a step takes, and when the current one began
+    Seconds charge{0};               // for its members
+    Seconds tag{0};                  // the lowest account of its members' owners when it began
   };
   struct World {
     bool is_stopping = false;
     std::vector<RunId> runs{};
-    // Runs that were dropped or set aside while a step of theirs was under way, and about when that ends.
+    // Runs that were dropped or set aside during one of their steps, and roughly when that step ends.
     std::map<RunId, Seconds> leaving{};
-    std::optional<FairQueue::Ticket> next{};  // of the job for which one of them has made room
+    std::optional<FairQueue::Ticket> next{};  // the job for which a run has made room
   };
-  // What waits of a batch key, in the order in which it is due.
+  // Waiting jobs of a batch key, in the order in which they are due.
   struct Alike {
     std::set<std::pair<Seconds, FairQueue::Ticket>> jobs{};
     int64_t pictures = 0;
@@ -206,7 +207,7 @@ class Scheduler {
   // Runs.
   Seconds left(const Run& run) const;
   void advance(Run& run, int64_t steps);
-  // The order in which jobs go back to the head of the queue, so that the first is before the others again.
+  // The order in which jobs return to the head of the queue, such that the first is again before the others.
   static std::vector<Record*> last_to_first(const std::vector<Record*>& members) {
     return {members.rbegin(), members.rend()};
   }
@@ -243,14 +244,14 @@ class Scheduler {
   std::unordered_map<std::string, int64_t> jobs_of_owner_;
   std::map<WorldId, World> worlds_;
   std::map<RunId, Run> runs_;
-  // Of queued jobs.
+  // The queued jobs.
   std::unordered_map<FairQueue::Ticket, Record*> tickets_;
   std::unordered_map<std::string, Alike> alike_;       // by batch key
   std::unordered_map<std::string, CostCurve> curves_;  // likewise
-  std::map<RunId, std::vector<Record*>> saved_;        // by the run that was saved
+  std::map<RunId, std::vector<Record*>> saved_;        // by the saved run
   std::set<std::pair<Seconds, FairQueue::Ticket>> deadlines_;
   std::set<std::pair<Seconds, FairQueue::Ticket>>
-      last_begin_;  // when to begin at the latest for the deadline
+      last_begin_;  // when to begin at the latest to meet the deadline
 };
 
 }  // namespace tessera::serve

@@ -8,7 +8,7 @@
 namespace tessera::serve {
 namespace {
 
-// How many jobs are looked at for one that may begin before its turn.
+// How many jobs are examined for one that may begin before its turn.
 constexpr int kMaxLooks = 64;
 
 }  // namespace
@@ -51,7 +51,7 @@ bool Scheduler::has_room(const World& world) const {
   return static_cast<int64_t>(world.runs.size() + world.leaving.size()) < options_.max_runs;
 }
 
-// Whether a job can begin beside the runs of a world, but for one that is going to leave it.
+// Whether a job can begin beside the runs of a world, not counting one that is about to leave.
 bool Scheduler::fits(const World& world, const Record& record, RunId without) const {
   return std::ranges::all_of(world.runs, [&](RunId id) {
     if (id == without) return true;
@@ -61,7 +61,7 @@ bool Scheduler::fits(const World& world, const Record& record, RunId without) co
   });
 }
 
-// When one of the worlds, but for one, can take another run, from now on.
+// When one of the worlds, except one, can take another run.
 Seconds Scheduler::soonest_end(WorldId except, Seconds now) const {
   Seconds soonest = kNever;
   for (const auto& [id, world] : worlds_) {
@@ -74,7 +74,7 @@ Seconds Scheduler::soonest_end(WorldId except, Seconds now) const {
 }
 
 // The job that misses its deadline if it waits until `end`, but not if it begins now; nullptr if there is
-// none, or if its owner has had too much.
+// none, or if its owner has already had too much.
 Scheduler::Record* Scheduler::urgent(Seconds now, Seconds end) {
   int looks = 0;
   for (auto each = last_begin_.lower_bound({now, std::numeric_limits<FairQueue::Ticket>::min()});
@@ -96,7 +96,7 @@ Scheduler::Record* Scheduler::choose(WorldId id, Seconds now) {
   return before == nullptr ? next : before;
 }
 
-// Whether a run can go on later, after a job of `extra` seconds.
+// Whether a run can be continued later, after a job of `extra` seconds.
 bool Scheduler::may_make_room(const Run& run, Seconds extra, Seconds now) const {
   const Seconds end = now + extra + left(run);
   return std::ranges::all_of(run.members, [&](const Record* record) {
@@ -211,7 +211,7 @@ void Scheduler::begin(WorldId id, World& world, Record& head, Seconds now, Decis
     run.end = std::max(run.end, record->job.steps + 1);
     start.jobs.push_back(record->job.id);
   }
-  // It may have been saved behind the last step of those that are left of it.
+  // It may have been saved after the last step of the jobs that remain.
   run.begin = run.done = std::min(run.begin, run.end - 1);
   run.step = run.charge / static_cast<double>(run.end - run.begin);
   world.runs.push_back(run_id);

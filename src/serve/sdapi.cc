@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kPrefix = "/sdapi/v1/";
 
-// What the handlers share. They run on one thread.
+// State that the handlers share. They run on one thread.
 struct SdapiState {
   JobService& service;
   const ApiOptions options;
@@ -23,7 +23,7 @@ struct SdapiState {
 using Sdapi = std::shared_ptr<SdapiState>;
 
 void txt2img(const Sdapi& state, const std::shared_ptr<Exchange>& exchange) {
-  // As there, a drawn seed has 32 bits.
+  // As in AUTOMATIC1111, a drawn seed has 32 bits.
   const uint64_t drawn = std::random_device()();
   PictureCall call = read_txt2img(read_json_body(exchange->request()), state->model, state->options, drawn);
   const auto task = std::make_shared<PictureTask>(state->service, exchange, std::move(call), state->model);
@@ -81,7 +81,7 @@ void skip(const Sdapi& state, const std::shared_ptr<Exchange>& exchange) {
   exchange->respond({.body = "null\n"});
 }
 
-// The progress of a task by the name that its client gave.
+// Finds the progress of a task by the name that its client chose.
 void internal_progress(const Sdapi& state, const std::shared_ptr<Exchange>& exchange) {
   ApiFields fields(read_json_body(exchange->request()), 422);
   const std::string name = fields.text("id_task").value_or("");
@@ -128,7 +128,7 @@ void read_png_info(const Sdapi&, const std::shared_ptr<Exchange>& exchange) {
   exchange->respond(json_response(png_info(*bytes)));
 }
 
-// Routes that answer the same to everybody.
+// Routes that give everybody the same answer.
 void add_fixed(std::vector<Route>& routes, const std::string& method, const std::string& path,
                const std::string& body) {
   routes.push_back({method, kPrefix + path,
@@ -136,7 +136,7 @@ void add_fixed(std::vector<Route>& routes, const std::string& method, const std:
                     method == "POST" ? size_t{1} << 16 : 0});
 }
 
-// Operations that are there and not here.
+// Operations that AUTOMATIC1111 has and this server lacks.
 void add_refusals(std::vector<Route>& routes, const ApiOptions& options) {
   for (const std::string name : {"img2img", "extra-single-image", "extra-batch-images", "interrogate",
                                  "unload-checkpoint", "reload-checkpoint", "create/embedding",

@@ -6,12 +6,12 @@
 namespace tessera::serve {
 namespace {
 
-// Values with characters that part them from others stand in quotes.
+// Values that contain separators are quoted.
 std::string quoted(const std::string& value) {
   return value.find_first_of(",:\n") == std::string::npos ? value : Json(value).dump();
 }
 
-// What all pictures have in common, by the first of them.
+// What all pictures have in common, taken from the first of them.
 OrderedJson common_info(const PictureCall& call, const JobView& first, const ModelTraits& model) {
   const engine::Request& request = first.request.request;
   return {
@@ -44,7 +44,7 @@ OrderedJson common_info(const PictureCall& call, const JobView& first, const Mod
       {"version", "Tessera " TESSERA_VERSION}};
 }
 
-// The request with what was chosen for it.
+// The request, with the choices that were made for it.
 Json echo_of(const PictureCall& call, const JobView& first) {
   const engine::Request& request = first.request.request;
   Json echo = call.echo;
@@ -85,7 +85,7 @@ std::string infotext(const PictureCall& call, const JobView& job, const ModelTra
 
 OrderedJson picture_answer(const PictureCall& call, const std::vector<JobView>& jobs,
                            const std::vector<std::string_view>& files, const ModelTraits& model) {
-  std::vector<size_t> told;  // the pictures that are done, else all
+  std::vector<size_t> told;  // the finished pictures, or all if there are none
   for (size_t i = 0; i < files.size(); ++i) {
     if (!files[i].empty()) told.push_back(i);
   }

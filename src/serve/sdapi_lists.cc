@@ -10,7 +10,7 @@
 namespace tessera::serve {
 namespace {
 
-// The lines "NAME: N kB" of a file in /proc, in bytes.
+// The sizes in the lines "NAME: N kB" of a file in /proc, in bytes.
 std::map<std::string, uint64_t> sizes_in(const char* path) {
   std::map<std::string, uint64_t> sizes;
   std::ifstream file(path);

@@ -14,11 +14,11 @@ namespace {
 constexpr int kInvalid = 422;
 constexpr int64_t kMostSide = 16384, kMostSteps = 1'000'000, kMostLayers = 256;
 
-// A seed is a number or a text; -1, an empty text and null are random ones.
+// A seed is a number or a text; -1, an empty text and null mean a random one.
 uint64_t read_seed(ApiFields& fields, uint64_t drawn) {
   const Json* const value = fields.value("seed");
   if (!value) return drawn;
-  if (value->is_number_unsigned()) return value->get<uint64_t>();  // the largest of them equals -1 as JSON
+  if (value->is_number_unsigned()) return value->get<uint64_t>();  // as JSON, the largest of them equals -1
   if (*value == -1 || *value == "-1" || *value == "") return drawn;
   if (value->is_number_float()) {
     const auto number = value->get<double>();
@@ -34,7 +34,7 @@ uint64_t read_seed(ApiFields& fields, uint64_t drawn) {
                                       std::numeric_limits<uint64_t>::max()));
 }
 
-// Whether the value of a field that is not here is that with which it does nothing.
+// Whether the value of a field that is not supported is the one with which it does nothing.
 bool is_neutral(const Json& value, double neutral) {
   if (value.is_boolean()) return !value.get<bool>();
   if (value.is_number()) return value.get<double>() == neutral || (neutral == 0 && value == -1);
@@ -42,7 +42,7 @@ bool is_neutral(const Json& value, double neutral) {
   return value.empty();
 }
 
-// Whether a script that always runs there is switched off, as clients do that always name it.
+// Whether an always-on script is switched off, for clients that always name it.
 bool is_off(const Json& script) {
   const auto arguments = script.is_object() ? script.find("args") : script.end();
   if (!script.is_object() || arguments == script.end()) return script.empty();
@@ -51,7 +51,7 @@ bool is_off(const Json& script) {
          });
 }
 
-// Refuses what would change the picture.
+// Refuses whatever would change the picture.
 void refuse_missing(ApiFields& fields) {
   for (const char* const name :
        {"subseed_strength", "seed_resize_from_h", "seed_resize_from_w", "s_churn", "s_tmin", "s_tmax",
@@ -72,7 +72,8 @@ void refuse_missing(ApiFields& fields) {
   }
 }
 
-// What has no effect there without what is refused above, or says where files go.
+// Fields that have no effect in AUTOMATIC1111 unless one of those refused above is used, or that determine
+// where files go.
 void ignore_rest(ApiFields& fields, PictureCall& call) {
   fields.ignore({"subseed",
                  "override_settings_restore_afterwards",
@@ -105,7 +106,7 @@ void ignore_rest(ApiFields& fields, PictureCall& call) {
     call.warnings.push_back(fmt::format("{} is unknown and has no effect", printable(cut_utf8(name, 60))));
 }
 
-// Whether a text has a weight of words, as in "(red:1.2)".
+// Whether a text contains weighted words, as in "(red:1.2)".
 bool has_weights(std::string_view text) {
   for (size_t at = text.find(':'); at != std::string_view::npos; at = text.find(':', at + 1)) {
     const size_t end = text.find_first_not_of("0123456789.", at + 1);
@@ -127,7 +128,7 @@ void check_prompt(ApiFields& fields, const std::string& name, const std::string&
         "weights of words, as in (word:1.2), have no effect in {}: the model reads it as it stands", name));
 }
 
-// The settings of the web UI for this request alone.
+// The web UI's settings for this request only.
 void read_settings(ApiFields& fields, const ModelTraits& model, PictureCall& call, JobRequest& job) {
   const Json* const object = fields.value("override_settings");
   if (!object) return;
@@ -152,7 +153,7 @@ void read_settings(ApiFields& fields, const ModelTraits& model, PictureCall& cal
         fmt::format("{} of override_settings has no effect", printable(cut_utf8(name, 60))));
 }
 
-// There, eta is of ancestral samplers, which have 1 here too, and of DDIM; others do not heed it.
+// In AUTOMATIC1111, eta applies to ancestral samplers, which have 1 here too, and to DDIM; others ignore it.
 void read_eta(ApiFields& fields, const PictureCall& call, engine::Request& request) {
   const auto eta = fields.number("eta", 0, 1);
   if (!eta || !request.scheduler) return;

@@ -14,12 +14,12 @@ namespace {
 struct Sampler {
   std::string name;
   std::vector<std::string> aliases;
-  std::string scheduler;       // of the engine
-  std::string automatic = {};  // the schedule that it has there if none is asked for
-  bool has_schedules = true;   // whether it heeds them there
+  std::string scheduler;       // the engine's
+  std::string automatic = {};  // the schedule that AUTOMATIC1111 uses for it by default
+  bool has_schedules = true;   // whether AUTOMATIC1111 lets it use other schedules
 };
 
-// Samplers that only resemble one there are not in the table.
+// The table does not include samplers that merely resemble one of AUTOMATIC1111's.
 const std::vector<Sampler>& samplers_of_others() {
   static const std::vector<Sampler> table = {{"DPM++ 2M", {"k_dpmpp_2m"}, "dpm++", "karras"},
                                              {"Euler", {"k_euler", "euler"}, "euler"},
@@ -43,7 +43,7 @@ bool is_flow(const ModelTraits& model) {
   return model.scheduler.starts_with("FlowMatch");
 }
 
-// The model's samplers: those of the table, and the engine's others by their own names.
+// The model's samplers: those of the table, and the engine's other samplers by their own names.
 std::vector<Sampler> samplers_of(const ModelTraits& model) {
   const std::vector<std::string> names = samplers_for(model);
   std::vector<Sampler> all;
@@ -58,7 +58,7 @@ std::vector<Sampler> samplers_of(const ModelTraits& model) {
 
 struct Schedule {
   std::string_view name, label;
-  std::string_view levels;   // the ending of a sampler's name
+  std::string_view levels;   // how the name of the sampler ends
   std::string_view spacing;  // the option timestep_spacing
 };
 
@@ -164,7 +164,7 @@ SamplerChoice choose_sampler(const std::optional<std::string>& sampler,
     }
   }
   const bool is_automatic = !wanted || wanted->name == "automatic";
-  if (!found && is_automatic) {  // the model's own, with the schedule of its file
+  if (!found && is_automatic) {  // the model's own sampler, with the schedule in its file
     const Sampler* const own = own_sampler(all, model);
     return {.scheduler = {},
             .options = {},

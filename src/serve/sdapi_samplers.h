@@ -1,4 +1,4 @@
-// The samplers and schedules of AUTOMATIC1111's web UI, as this engine has them.
+// The samplers and schedules of AUTOMATIC1111's web UI, as this engine provides them.
 #pragma once
 
 #include <optional>
@@ -10,15 +10,15 @@
 namespace tessera::serve {
 
 struct SamplerChoice {
-  std::optional<std::string> scheduler;  // engine::Request::scheduler; nothing: the model's own
+  std::optional<std::string> scheduler;  // engine::Request::scheduler; nothing for the model's own
   std::vector<std::string> options;      // engine::Request::scheduler_options
-  std::string sampler, schedule;         // their names there
+  std::string sampler, schedule;         // their names in AUTOMATIC1111
   std::string warning;                   // for the user; may be empty
 };
 
-// A name may hold both, as "DPM++ 2M Karras", or be an alias; case does not matter. Without a sampler it is
-// the model's. Throws ApiError: 404 for a sampler that is not here, and 422 for a schedule that the sampler
-// cannot have, which both name those that there are. Nothing is replaced by something like it.
+// A name may contain both, such as "DPM++ 2M Karras", or be an alias; case does not matter. By default the
+// sampler is the model's. Throws ApiError: 404 for an unknown sampler, and 422 for a schedule that the
+// sampler cannot have; both messages list the valid ones. Nothing is replaced by something similar.
 SamplerChoice choose_sampler(const std::optional<std::string>& sampler,
                              const std::optional<std::string>& schedule, const ModelTraits& model);
 

@@ -32,7 +32,7 @@ void PictureTask::begin() {
     JobRequest job = call_.jobs[i];
     job.owner = owner_;
     read_resend(exchange->request(), job);
-    // The pictures of a request are jobs of their own, also for a client that sends it again.
+    // The pictures of a request are separate jobs, also if the client sends it again.
     job.body_hash += fmt::format("-{}", i);
     if (job.idempotency_key) *job.idempotency_key += fmt::format("-{}", i);
     pictures_[i].job = std::make_shared<AwaitedJob>(
@@ -45,7 +45,7 @@ void PictureTask::begin() {
   if (!is_under_way()) leave();
 }
 
-// One picture will not come: nobody waits for the others any more.
+// One picture will not come, so nobody waits for the others any more.
 void PictureTask::abandon() {
   for (const Picture& each : pictures_) {
     if (!each.job) continue;
@@ -71,7 +71,7 @@ void PictureTask::refuse(const JobRefusal& refusal) {
   if (!is_under_way()) return;
   abandon();
   JobRefusal answer = refusal;
-  if (answer.error.status == 400) answer.error.status = 422;  // what a wrong field has there
+  if (answer.error.status == 400) answer.error.status = 422;  // AUTOMATIC1111's status for a wrong field
   finish(refusal_response(exchange_->request().path, answer, kPictureNames));
 }
 
@@ -131,7 +131,7 @@ OrderedJson PictureTask::progress() const {
   const auto count = static_cast<double>(pictures_.size());
   const auto done =
       std::count_if(pictures_.begin(), pictures_.end(), [](const auto& each) { return each.has_ended; });
-  double steps_done = 0;  // of all pictures, as a share of one picture's
+  double steps_done = 0;  // for all pictures, in units of one picture
   for (const Picture& each : pictures_) {
     if (each.has_ended) {
       steps_done += 1;

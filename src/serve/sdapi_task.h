@@ -1,4 +1,4 @@
-// A txt2img of AUTOMATIC1111's API that is under way: the jobs of its pictures, and the client that waits.
+// A txt2img request of AUTOMATIC1111's API in progress: the jobs of its pictures, and the waiting client.
 #pragma once
 
 #include <deque>
@@ -17,18 +17,18 @@ class PictureTask : public std::enable_shared_from_this<PictureTask> {
   PictureTask(JobService& service, std::shared_ptr<Exchange> exchange, PictureCall call, ModelTraits model);
 
   void begin();
-  // Ends the pictures that are not done: the client gets those that are.
+  // Ends the unfinished pictures: the client gets the finished ones.
   void interrupt();
-  // Ends the picture that is under way.
+  // Ends the current picture.
   void skip();
 
   const std::string& owner() const { return owner_; }
   const std::string& name() const { return call_.task; }
   bool is_under_way() const { return exchange_ != nullptr; }
   bool is_running() const;  // whether one of its jobs has begun
-  // Of AUTOMATIC1111's form: {progress, eta_relative, state, textinfo, current_task}.
+  // In AUTOMATIC1111's form: {progress, eta_relative, state, textinfo, current_task}.
   OrderedJson progress() const;
-  // The newest preview of the picture under way, a JPEG; nullptr if there is none.
+  // The newest preview of the current picture, a JPEG; nullptr if there is none.
   std::shared_ptr<const std::string> preview() const;
 
  private:
@@ -54,13 +54,13 @@ class PictureTask : public std::enable_shared_from_this<PictureTask> {
   bool is_interrupted_ = false, is_skipped_ = false;
 };
 
-// The tasks of a server. What has ended is forgotten but for the names of some that clients gave.
+// The tasks of a server. Ended tasks are forgotten, except for the names that clients gave to some of them.
 class PictureTasks {
  public:
   void add(const std::shared_ptr<PictureTask>& task);
-  // That are under way, in the order in which they came. `name`: one of that name alone; empty: all.
+  // The tasks in progress, in order of arrival. `name` selects those of that name; empty: all.
   std::vector<std::shared_ptr<PictureTask>> of(const std::string& owner, const std::string& name = {});
-  // The one that is running, else the first; nullptr if there is none.
+  // The running one, else the first; nullptr if there is none.
   std::shared_ptr<PictureTask> current(const std::string& owner, const std::string& name = {});
   bool has_ended(const std::string& owner, const std::string& name);
 

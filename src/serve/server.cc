@@ -23,13 +23,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// All processes of a server hold the lock of its folder, so that the next one does not begin before the last
-// of them is gone.
+// All processes of a server hold the lock of its folder, so that the next server does not start before the
+// last of them is gone.
 Descriptor take_folder(const fs::path& folder) {
   std::error_code code;
   const bool is_new = fs::create_directories(folder, code);
   if (code) usage_error(field("folder"), "cannot make '{}': {}", folder.string(), code.message());
-  if (is_new) ::chmod(folder.c_str(), 0700);  // prompts and results are nobody else's business
+  if (is_new) ::chmod(folder.c_str(), 0700);  // prompts and results are private
   Descriptor lock(::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (lock.number() < 0)
     usage_error(field("folder"), "cannot write to '{}': {}", folder.string(), system_reason(errno));
@@ -44,7 +44,7 @@ Descriptor take_folder(const fs::path& folder) {
   return lock;
 }
 
-// Whether a numeric address can be reached from this host alone.
+// Whether a numeric address can be reached only from this host.
 bool is_of_this_host(const std::string& address) {
   return address.starts_with("unix:") || address.starts_with("127.") || address.starts_with("[::1]:");
 }
@@ -54,7 +54,7 @@ void remove_socket_file(const std::string& address) {
   if (address.starts_with(kUnix)) ::unlink(address.c_str() + kUnix.size());
 }
 
-// The listening sockets, which all fronts have in turn.
+// The listening sockets, which successive fronts use.
 class Listeners {
  public:
   explicit Listeners(const std::vector<std::string>& addresses) {

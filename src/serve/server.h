@@ -10,15 +10,16 @@
 
 namespace tessera::serve {
 
-// Whom a server tells about itself.
+// How a server reports to its user.
 struct ServerVoice {
-  std::function<void(const std::vector<std::string>& addresses)> serving;  // once, when it answers requests
-  std::function<void(const std::string& line)> line;  // what is lost and replaced, which world is ready
+  // called once, when it answers requests
+  std::function<void(const std::vector<std::string>& addresses)> serving;
+  std::function<void(const std::string& line)> line;  // what is lost and replaced, and which world is ready
 };
 
 // Runs a server (serve/supervisor.h) and returns how it ended: with exit code 0 after a drain. Must be called
-// on the only thread of a process that has not computed. Throws Error for what plan_world() refuses, and
-// Error(kUsage) if it cannot listen, if another server has the folder, and if everybody could reach it
+// on the only thread of a process that has not computed. Throws Error for anything that plan_world() refuses,
+// and Error(kUsage) if it cannot listen, if another server uses the folder, or if everybody could reach it
 // without a key and the options do not allow that.
 launch::Failure run_server(const ServeOptions& options, const ServerVoice& voice);
 

@@ -1,4 +1,4 @@
-// Jobs, from their acceptance to their end.
+// Jobs, from acceptance to their end.
 #include "serve/service.h"
 
 #include <algorithm>
@@ -99,7 +99,7 @@ void Service::submit(JobRequest request, Submitted done) {
   admit_and_submit(std::move(request), std::move(done));
 }
 
-// Whether the client has sent it before, or may not send it so.
+// Whether the client has sent it before, or may not send it in this way.
 bool Service::attach(const JobRequest& request, const Submitted& done) {
   if (request.idempotency_key) {
     const auto found = keys_.find({request.owner, *request.idempotency_key});
@@ -156,7 +156,7 @@ void Service::submit_admitted(const JobRequest& request, const Admitted& admitte
   }
   const JobPtr job = create(request, admitted);
   job->view.accepted = hooks_.wall_clock();
-  // Ids are the order in which jobs were accepted, of those in one millisecond too.
+  // The order of ids is that in which jobs were accepted, even within one millisecond.
   last_id_time_ = std::max(job->view.accepted, last_id_time_ + std::chrono::milliseconds(1));
   job->view.id = new_job_id(last_id_time_);
   if (request.timeout)
@@ -180,7 +180,7 @@ Job Service::scheduled(const LiveJob& job) const {
   scheduled.estimate = estimates_.run(job.batch_key, job.work, job.view.steps);
   scheduled.steps = job.view.steps;
   scheduled.pictures = job.view.pictures;
-  // What a job takes besides its texts is about that.
+  // The approximate size of a job besides its texts.
   scheduled.bytes = 4096;
   for (const std::string& text : job.view.request.request.prompts) scheduled.bytes += 2 * text.size();
   if (job.deadline)
@@ -201,8 +201,8 @@ void Service::remember(const LiveJob& job) {
   hash_order_.pop_front();
 }
 
-// The job begins when its turn comes, even if the disk does not have it yet; what the journal says then may
-// end it. Only its client has to wait.
+// The job begins when its turn comes, even if it is not on disk yet; an error of the journal may then end it.
+// Only its client has to wait.
 void Service::begin_job(const JobPtr& job, Submitted done) {
   const JobRequest& request = job->view.request;
   if (const std::optional<Refusal> why = scheduler_.submit(scheduled(*job), now())) {
@@ -231,7 +231,7 @@ void Service::begin_job(const JobPtr& job, Submitted done) {
   done(view_of_job(*job), false);
 }
 
-// `done` is empty if the client has been told already.
+// `done` is empty if the client already has its answer.
 void Service::accepted(const JobPtr& job, const Submitted& done,
                        const std::variant<Acceptance, std::string>& answer) {
   const JobRequest& request = job->view.request;
@@ -316,7 +316,7 @@ void Service::cancel(const std::string& owner, const std::string& id, Found done
   done(view_of_job(*job));
 }
 
-// Returns whether it has ended. Results that are on the way to the disk cannot be held up.
+// Returns whether it has ended. Results that are on their way to disk cannot be stopped.
 bool Service::cancel_job(const JobPtr& job, const JobError& why) {
   if (job->is_storing) return false;
   job->why = why;
@@ -324,7 +324,7 @@ bool Service::cancel_job(const JobPtr& job, const JobError& why) {
     case Cancelled::kAtOnce:
       end(job, JobState::kCancelled, why);
       break;
-    case Cancelled::kAtNextStep:  // the world takes what follows before it
+    case Cancelled::kAtNextStep:  // the world takes up what follows before its next step
       decide(runs_.at(*job->run).world);
       break;
     case Cancelled::kHasNoEffect:
@@ -363,7 +363,7 @@ void Service::end(const Ended& ended) {
   }
 }
 
-// The scheduler has forgotten it.
+// The scheduler no longer knows the job.
 void Service::end(const JobPtr& job, JobState state, std::optional<JobError> error) {
   JobView& view = job->view;
   const std::string id = job->id();

@@ -1,4 +1,4 @@
-// The jobs of a server: JobService over a scheduler, a journal and worlds.
+// The jobs of a server: JobService implemented by a scheduler, a journal and worlds.
 #pragma once
 
 #include <cstdint>
@@ -37,17 +37,17 @@ struct ServiceOptions {
   int64_t restarts = 0;  // Status
 };
 
-// What a service needs of its process.
+// What a service needs from its process.
 struct ServiceHooks {
   Post post;
   std::function<Seconds()> clock;  // never goes back
   std::function<WallTime()> wall_clock;
-  // Asks for other processes in the place of a world that does not answer, which ends by lose_world().
+  // Requests new processes for a world that does not answer; the old ones end with lose_world().
   std::function<void(WorldId, const std::string& why)> replace = [](WorldId, const std::string&) {};
 };
 
-// All members are for the server's thread. It waits for nobody: the journal and the encoder have threads of
-// their own, whose answers come by ServiceHooks::post.
+// All members must be called on the server's thread. It never waits: the journal and the encoder have threads
+// of their own, whose answers arrive through ServiceHooks::post.
 class Service final : public JobService {
  public:
   // Takes up the jobs that an earlier process has left in the journal. Throws as Journal does.
@@ -69,27 +69,28 @@ class Service final : public JobService {
   WallTime started() const override { return started_; }
   const RequestLimits& limits() const { return options_.limits; }
 
-  // The processes of a world begin; it can take runs when it says that it is ready.
+  // The processes of a world start; it can take runs when it reports that it is ready.
   void add_world(WorldId id, std::unique_ptr<WorldLink> link, int64_t restarts = 0);
-  // It has loaded its weights, says the supervisor, and may work on a run of the front before.
+  // According to the supervisor, the world has loaded its weights; it may still be working on a run of the
+  // previous front.
   void world_loaded(WorldId id);
-  // There may be events of a world.
+  // A world may have sent events.
   void read_world(WorldId id);
-  // They are gone, as read_world() may have found before.
+  // The processes of a world are gone, which read_world() may have noticed before.
   void lose_world(WorldId id, const std::string& why);
 
-  // Does what is due: deadlines, silent worlds, clients that have gone. To be called every 100 ms or so.
+  // Handles what is due: deadlines, silent worlds, clients that have gone. To be called every 100 ms or so.
   void tick();
-  // Refuses jobs from now on. Those that run go on to their end, stored ones that wait are for the next
-  // process, and the clients of others that wait are told.
+  // Refuses jobs from now on. Running jobs continue to their end, stored ones that wait are left to the next
+  // process, and the clients of others that wait are informed.
   void drain();
-  // Whether no job runs or is being written.
+  // Whether no job is running or being written.
   bool is_idle() const;
 
   struct WorldStatus {
     WorldId id = 0;
     bool is_ready = false;
-    bool is_finishing = false;  // works on a step of which nobody needs the result any more
+    bool is_finishing = false;  // the world works on a step whose result nobody needs any more
     int64_t restarts = 0, ranks = 0;
     uint64_t weights_bytes = 0;
     int64_t runs = 0;
@@ -118,14 +119,14 @@ class Service final : public JobService {
     std::string why;
     int64_t restarts = 0;  // before it
   };
-  // What is needed to take up a run that was saved.
+  // What is needed to resume a saved run.
   struct Saved {
     std::vector<Slot> slots;
     std::vector<std::string> requests;
     std::shared_ptr<const std::string> bytes = {};
     std::optional<WorldId> expected_from = {};  // the world that is going to send the bytes
-    int64_t users = 0;                          // jobs that have LiveJob::saved
-    std::optional<RunId> waiting = {};          // the run that goes on from there
+    int64_t users = 0;                          // the number of jobs that refer to it in LiveJob::saved
+    std::optional<RunId> waiting = {};          // the run that resumes from it
   };
 
   // Jobs: service.cc.
@@ -206,14 +207,15 @@ class Service final : public JobService {
   Scheduler scheduler_;
   Estimates estimates_;
   MemoryGate memory_;
-  std::deque<std::pair<JobPtr, Admitted>> restored_;  // whose memory is still to be looked at
-  std::map<std::string, JobPtr> jobs_;                // that have not ended, by id, which is their order
+  std::deque<std::pair<JobPtr, Admitted>> restored_;  // those whose memory still has to be checked
+  std::map<std::string, JobPtr> jobs_;                // those that have not ended, by id, in order of
+                                                      // acceptance
   std::map<std::pair<std::string, std::string>, std::string> keys_;  // ids, by owner and idempotency key
-  // Ids, by owner and hash of the body, of the last requests.
+  // Ids of the latest requests, by owner and hash of the body.
   std::map<std::pair<std::string, std::string>, std::string> hashes_;
   std::deque<std::pair<std::pair<std::string, std::string>, std::string>> hash_order_;  // and their ids
   std::map<WorldId, World> worlds_;
-  std::map<WorldId, Loss> losses_;  // the last of each world
+  std::map<WorldId, Loss> losses_;  // the last one of each world
   std::map<RunId, Run> runs_;
   std::map<RunId, Saved> saved_;
   bool is_draining_ = false;

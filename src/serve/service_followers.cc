@@ -1,4 +1,4 @@
-// Those who follow a job, and those who do not any more.
+// Followers of jobs, and those that have stopped following.
 #include <algorithm>
 
 #include "serve/service_parts.h"
@@ -6,10 +6,10 @@
 namespace tessera::serve {
 namespace {
 
-// How long a job goes on after its client has gone: as long as a client takes that lost its connection, to
+// How long a job continues after its client has gone: long enough for a client that lost its connection to
 // send the request again.
 constexpr Seconds kGrace{5};
-// How long a preview is made for somebody who has asked for one.
+// How long previews are made for somebody who has asked for one.
 constexpr Seconds kPreviewInterest{10};
 constexpr size_t kMostLooks = 2000, kMostTold = 50;
 
@@ -43,7 +43,7 @@ void Service::unfollow(const JobPtr& job) {
   if (job->run) watch_run(*job->run);
 }
 
-// A call may end the job and its followers; what it tells then is newer, and the rest is not told any more.
+// A call may end the job and its followers; they are then told the newer state, and the rest is left out.
 void Service::tell(const JobPtr& job, JobUpdate::Kind kind, int64_t index,
                    std::shared_ptr<const std::string> bytes, const std::string& content_type) {
   const uint64_t number =
@@ -75,8 +75,8 @@ std::shared_ptr<const std::string> Service::preview(const std::string& owner, co
   return job->preview;
 }
 
-// How often previews of a run are made: as often as the one who wants most. Who asks now and then gets about
-// twenty in a run.
+// How often previews of a run are made: as often as its most demanding follower wants. Somebody who asks now
+// and then gets about twenty in a run.
 int64_t Service::watched_every(const Run& run) const {
   int64_t every = 0;
   const auto want = [&](int64_t steps) {
@@ -103,8 +103,8 @@ void Service::watch_run(RunId id) {
   if (const auto world = worlds_.find(run.world); world != worlds_.end()) send(world->second, order);
 }
 
-// Tells followers of queued jobs their place when it has changed: some followers at each call, so that
-// thousands of them hold up nobody, and then the next ones.
+// Sends followers of queued jobs their new place if it has changed: a few followers at each call, so that
+// thousands of them delay nobody, and the next ones at the following call.
 void Service::tell_places() {
   std::vector<JobPtr> moved;
   size_t looks = 0, told = 0;

@@ -1,4 +1,4 @@
-// What only the sources of Service share.
+// Declarations that only the sources of Service share.
 #pragma once
 
 #include <list>
@@ -20,24 +20,24 @@ struct Service::LiveJob {
   bool may_be_saved = true;
   uint64_t number = 0;  // of the last update
   std::list<Following*> followers = {};
-  std::optional<Seconds> orphaned = {};  // since when nobody follows a job that is awaited
-  bool is_told = false;                  // its client knows of it
-  // A file for each picture that is done.
+  std::optional<Seconds> orphaned = {};  // since when an awaited job has had no follower
+  bool is_told = false;                  // whether its client knows about it
+  // A file for each finished picture.
   std::map<int64_t, JournalThread::File> files = {};
-  double writing = 0;       // seconds that the files took
-  bool is_storing = false;  // the journal writes the results
+  double writing = 0;       // how long making the files took, in seconds
+  bool is_storing = false;  // whether the journal is writing the results
   std::shared_ptr<const std::string> preview = {};
-  Seconds preview_wanted{-kNever};  // until when, by somebody who does not follow
+  Seconds preview_wanted{-kNever};  // until when somebody who does not follow the job wants previews
   std::optional<RunId> run = {}, saved = {};
   std::optional<WallTime> deadline = {};
   Seconds created{0};
-  std::optional<JobError> why = {};  // what ends it, once it is cancelled
+  std::optional<JobError> why = {};  // the reason for its end, once it is cancelled
 
   const std::string& id() const { return view.id; }
   bool has_ended() const { return serve::has_ended(view.state); }
 };
 
-// An order without anything that belongs to it.
+// An order with nothing attached.
 inline WorldOrder plain_order(WorldOrder::Kind kind, RunId run = 0) {
   return {.kind = kind, .run = run, .requests = {}, .saved = {}};
 }
@@ -50,27 +50,27 @@ struct Service::Run {
   std::string batch_key = {};
   double work = 0;  // of a step
   int64_t pictures = 0;
-  int64_t steps = 1;  // as the scheduler counts them
+  int64_t steps = 1;  // as counted by the scheduler
   int64_t done = 0;   // likewise
   bool is_shared = false;
   bool is_saveable = true;
   bool is_begun = false;  // by its world, which may have hung before
   Seconds began{0};
-  // Of denoising, which has begun when the first number of steps comes.
-  std::optional<int64_t> counted = {};  // as the world counts them
+  // Of denoising, which has begun when the first number of steps arrives.
+  std::optional<int64_t> counted = {};  // as counted by the world
   bool is_denoising = false;
   Seconds counted_at{0}, longest{0}, denoised{0};
   // Of saving.
   Seconds saved_at{0}, save_interval{0};
-  std::optional<int64_t> saving_since = {};  // steps that were done when it was asked for
+  std::optional<int64_t> saving_since = {};  // how many steps were done when saving was requested
   int64_t preview_every = 0;
 };
 
 struct Service::World {
   std::unique_ptr<WorldLink> link;
   bool is_loaded = false, is_ready = false, is_replaced = false;
-  Seconds heard{0};  // when it told something last
-  // Runs that it is to drop after the step under way, and how long it may be silent until then.
+  Seconds heard{0};  // when it sent the last event
+  // Runs that it is to drop after the current step, and how long it may be silent until then.
   std::map<RunId, Seconds> leaving = {};
   int64_t restarts = 0, ranks = 0;
   uint64_t weights_bytes = 0;
@@ -82,7 +82,7 @@ struct Service::Families {
       &steps, &step_seconds, &batch_size, &previews, &worlds_ready, &worlds_lost, &saves, &attached;
 };
 
-// Calls of one who follows a job.
+// Calls a follower of a job.
 class Service::Following final : public Follower, public std::enable_shared_from_this<Following> {
  public:
   Following(Service& service, JobPtr job, int64_t preview_every, Told told)

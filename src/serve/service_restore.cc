@@ -1,4 +1,4 @@
-// What an earlier process has left, and what is measured.
+// What an earlier process has left, and how that is measured.
 #include <algorithm>
 
 #include "core/error.h"
@@ -19,7 +19,7 @@ void Service::restore(const JournalJob& stored, std::map<std::filesystem::path, 
   try {
     JobView view = serve::view_of(stored, {});
     const std::variant<Admitted, JobRefusal> admitted = admit(view.request, options_.base, options_.limits);
-    // As for another model than that of the process before.
+    // Happens, for example, if the previous process had another model.
     if (const auto* refused = std::get_if<JobRefusal>(&admitted)) {
       JobError error = refused->error;
       error.message = spell(error.message);
@@ -30,7 +30,7 @@ void Service::restore(const JournalJob& stored, std::map<std::filesystem::path, 
     job->view.accepted = stored.submission.accepted;
     job->view.started = stored.started;
     job->view.attempts = stored.attempts;
-    job->view.warnings = view.warnings;  // the choices that are stored cause none
+    job->view.warnings = view.warnings;  // the stored choices do not cause any
     job->deadline = stored.submission.deadline;
     if (view.request.is_awaited) job->orphaned = now();
     remember(*job);
@@ -43,7 +43,7 @@ void Service::restore(const JournalJob& stored, std::map<std::filesystem::path, 
   }
 }
 
-// The machine may have less memory than when they were accepted. What has begun is left to its run.
+// The machine may have less memory than when they were accepted. Jobs that have begun are left to their runs.
 void Service::look_at_restored() {
   for (; !restored_.empty(); restored_.pop_front()) {
     const auto& [job, admitted] = restored_.front();
@@ -63,7 +63,7 @@ void Service::look_at_restored() {
   });
 }
 
-// Jobs that shared a run have one file.
+// Jobs that shared a run share one file.
 std::optional<SavedStep> Service::restore_saved(const JournalJob& stored, LiveJob& job,
                                                 std::map<std::filesystem::path, RunId>& saved) {
   if (stored.saved_file.empty()) return std::nullopt;

@@ -1,4 +1,4 @@
-// Pictures and previews of jobs, as files.
+// Turns pictures and previews of jobs into files.
 #include <system_error>
 #include <utility>
 
@@ -27,7 +27,7 @@ void Service::pictured(const Run& run, WorldEvent event) {
   const auto picture = picture_of(run, event.index);
   if (!picture) return;
   const auto& [job, index] = *picture;
-  if (job->files.contains(index)) return;  // of a run before, which was lost after it
+  if (job->files.contains(index)) return;  // from an earlier run, which was lost after it
   Encoder::Picture place{.job = job->id(), .request = job->view.request.request, .index = index};
   place.suffix = job->view.request.suffix;
   auto done = [this, picture = *picture](const Encoder::Made& bytes) {
@@ -62,7 +62,7 @@ void Service::made(const JobPtr& job, int64_t index, const Encoder::Made& made) 
   if (!job->has_ended() && job->view.state == JobState::kEncoding) finish(job);
 }
 
-// Its run has ended; it has succeeded when all files are made, and on the disk if they are stored.
+// Its run has ended; the job has succeeded when all files are made, and are on disk if they are to be stored.
 void Service::finish(const JobPtr& job) {
   if (std::ssize(job->files) < job->view.pictures || job->is_storing) return;
   std::vector<JournalThread::File> files;
@@ -111,7 +111,7 @@ std::vector<std::string> write_all(const std::filesystem::path& folder, const st
 
 }  // namespace
 
-// Worlds read them by their paths. The names have no suffix: what is in a file is found by its bytes.
+// Worlds read them by their paths. The names have no suffix: the bytes of a file determine its type.
 void Service::keep_uploads(JobRequest request, Submitted done) {
   const std::filesystem::path folder = options_.journal.folder / "uploads";
   encoder_->run([this, folder, request = std::move(request), done = std::move(done)]() mutable {
@@ -148,7 +148,7 @@ void Service::remove_uploads(std::vector<std::string> paths) {
   });
 }
 
-// Those of jobs that have ended, or were never accepted, as the process before ended.
+// Uploads of jobs that had ended, or were never accepted, when the previous process ended.
 void Service::remove_stray_uploads() {
   std::error_code code;
   std::vector<std::string> strays;

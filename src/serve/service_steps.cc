@@ -9,9 +9,9 @@
 namespace tessera::serve {
 namespace {
 
-// A run is saved every 2 s at most, so that what a lost world costs is about that. To save takes a world the
-// time to gather and write the bytes, some ms for each MB of them and each message; this bound of it has to
-// stay below 1 % of the time between two saves, for videos with latents of 100 MB too.
+// A run is saved at most every 2 s, so a lost world costs about that much. To save a run, its world gathers
+// and writes the bytes, which takes a few ms for each MB and each message. This must stay below 1 % of the
+// time between two saves, even for videos with latents of 100 MB.
 constexpr Seconds kSaveInterval{2};
 constexpr double kSaveShare = 0.01;
 constexpr Seconds kSaveTime{2e-3};
@@ -63,7 +63,7 @@ void Service::measure_step(RunId id, Run& run, const WorldEvent& event) {
     }
     run.denoised += time - run.counted_at;
     run.longest = std::max(run.longest, step);
-    // A run that divides its pictures into groups takes as many steps for one of each picture.
+    // A run that divides its pictures into groups takes this many steps for one step of each picture.
     const Seconds all = step * (static_cast<double>(event.steps) / static_cast<double>(run.steps));
     if (step > Seconds(0)) {
       scheduler_.measured(run.batch_key, run.pictures, all);
@@ -79,7 +79,7 @@ void Service::measure_step(RunId id, Run& run, const WorldEvent& event) {
 void Service::save_if_due(RunId id, Run& run) {
   if (!run.is_saveable || !run.is_denoising || run.done == 0) return;
   if (run.saving_since) {
-    // It is answered before the next step, or not at all.
+    // The answer comes before the next step, or never.
     if (run.done > *run.saving_since + 2) run.is_saveable = false;
     return;
   }
@@ -95,7 +95,7 @@ void Service::save_if_due(RunId id, Run& run) {
   send(world->second, plain_order(WorldOrder::Kind::kSave, id));
 }
 
-// What a run warns of may show a prompt. Where strangers share a run only the server's log has it.
+// A warning of a run may contain a prompt. If strangers share the run, only the server's log gets it.
 void Service::warned(const Run& run, const WorldEvent& event) {
   if (run.is_shared) return;
   const JobPtr job = live(run.slots.front().id);
@@ -108,7 +108,7 @@ void Service::warned(const Run& run, const WorldEvent& event) {
 }
 
 void Service::run_ended(RunId id, engine::Seconds seconds) {
-  // What rank 0 took to hand the pictures over, in place of writing files.
+  // The time that rank 0 took to deliver the pictures, which replaces writing files.
   seconds.total -= std::exchange(seconds.write, 0);
   Run run = std::move(runs_.at(id));
   runs_.erase(id);

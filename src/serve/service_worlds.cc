@@ -1,4 +1,4 @@
-// Worlds and what they do: runs begin, stand still, go on elsewhere and end.
+// Worlds and what they do: runs begin, stop, continue elsewhere and end.
 #include <algorithm>
 #include <utility>
 
@@ -11,14 +11,14 @@ namespace {
 
 using OrderKind = WorldOrder::Kind;
 
-// A world that is idle says so every second, and one that denoises tells every step.
+// An idle world sends a sign of life every second, and a denoising one reports every step.
 constexpr Seconds kMostSilence{10};
 constexpr double kMostSteps = 5;
-// What comes before and after the steps, as a text encoder that is read from the disk, says nothing.
+// The work before and after the steps, such as reading a text encoder from disk, reports nothing.
 constexpr Seconds kMostSilenceElsewhere{600};
-// While the weights are read nothing is said either: a slow disk gives so many bytes in a second.
+// Loading weights reports nothing either: this is how many bytes a slow disk reads in a second.
 constexpr double kSlowestDisk = 20e6;
-// Silence does not count where this process itself stood still.
+// Silence does not count if this process itself was stopped.
 constexpr Seconds kStandstill{2};
 
 constexpr Seconds kLookInterval{1};
@@ -32,11 +32,11 @@ void Service::add_world(WorldId id, std::unique_ptr<WorldLink> link, int64_t res
   world.link = std::move(link);
   world.restarts = restarts;
   world.heard = now();
-  // It may work for the front before this one, whose clients are gone.
+  // It may be working for the previous front, whose clients are gone.
   send(world, plain_order(OrderKind::kDropAll));
 }
 
-// A world that is gone is found by reading from it.
+// A world that is gone is detected by reading from it.
 void Service::send(World& world, const WorldOrder& order) {
   try {
     world.link->send(order);
@@ -72,7 +72,7 @@ void Service::handle(WorldId id, WorldEvent event) {
   }
   if (event.kind == Kind::kBegun) {
     if (const auto leaving = world.leaving.find(event.run); leaving != world.leaving.end())
-      leaving->second = kMostSilenceElsewhere;  // it was to be dropped as it began
+      leaving->second = kMostSilenceElsewhere;  // it had to be dropped as it began
   }
   if (event.kind == Kind::kDropped) return let_go(id, world, event.run);
   if (event.kind == Kind::kSaved) return run_saved(event.run, std::move(event));
@@ -118,7 +118,7 @@ void Service::lose_world(WorldId id, const std::string& why) {
   const auto found = worlds_.find(id);
   if (found == worlds_.end()) {
     if (const auto loss = losses_.find(id); loss != losses_.end())
-      loss->second.why = why;  // who knows better
+      loss->second.why = why;  // the better informed reason
     return;
   }
   log_warning("world {} is lost: {}", id, why);
@@ -156,7 +156,7 @@ void Service::lose_world(WorldId id, const std::string& why) {
   decide_all();
 }
 
-// Takes a run away, and returns its jobs that the scheduler has put back into the queue.
+// Removes a run, and returns those of its jobs that the scheduler has put back into the queue.
 std::vector<Service::JobPtr> Service::back_to_queue(RunId id) {
   std::vector<JobPtr> jobs;
   const Run run = std::move(runs_.at(id));
@@ -196,7 +196,7 @@ void Service::decide(WorldId id) {
   const auto found = worlds_.find(id);
   if (found == worlds_.end()) return;
   const Decision decision = scheduler_.decide(id, now());
-  // What followers do as they are told comes after the orders, which belong together.
+  // Followers are informed after the orders, which belong together, because they may act on it.
   std::vector<JobPtr> changed;
   for (const RunId run : decision.dropped) {
     drop_run(found->second, run);
@@ -211,14 +211,14 @@ void Service::decide(WorldId id) {
   for (const std::string& each : decision.unstarted) end(Ended{.id = each, .state = JobState::kExpired});
 }
 
-// Jobs that come next wait until the world has ended the step under way.
+// The next jobs wait until the world has ended the current step.
 void Service::drop_run(World& world, RunId id) {
   send(world, plain_order(OrderKind::kDrop, id));
   world.leaving[id] = most_silence(runs_.at(id));
 }
 
 void Service::let_go(WorldId id, World& world, RunId run) {
-  if (world.leaving.erase(run) == 0) return;  // of the front before
+  if (world.leaving.erase(run) == 0) return;  // from the previous front
   scheduler_.let_go(run);
   decide(id);
 }
@@ -318,7 +318,7 @@ void Service::release_saved(LiveJob& job) {
   if (found != saved_.end() && --found->second.users == 0 && !found->second.waiting) saved_.erase(found);
 }
 
-// The bytes do not come: its jobs begin anew.
+// The bytes do not come, so the jobs begin anew.
 void Service::give_up_saved(RunId id, Saved& saved) {
   saved.expected_from.reset();
   const std::optional<RunId> waiting = std::exchange(saved.waiting, std::nullopt);
@@ -358,7 +358,7 @@ void Service::run_saved(RunId id, WorldEvent event) {
     if (job->view.request.is_stored) stored.push_back(slot.id);
     has_files |= !job->files.empty();
   }
-  // Pictures that are done are not on the disk: a process that comes later begins before them.
+  // Finished pictures are not on disk: a later process begins before them.
   if (saved_.at(id).users == 0) {
     saved_.erase(id);
   } else if (!stored.empty() && !has_files) {
@@ -377,7 +377,7 @@ void Service::tick() {
   for (auto& [id, world] : worlds_) {
     try {
       world.link->flush();
-    } catch (const Error&) {  // read_world() finds it
+    } catch (const Error&) {  // read_world() will notice
     }
   }
   for (const std::string& each : scheduler_.expire(time)) end(Ended{.id = each, .state = JobState::kExpired});
@@ -397,14 +397,14 @@ void Service::tick() {
   }
 }
 
-// The first step says how long steps are.
+// The first step shows how long steps are.
 Seconds Service::most_silence(const Run& run) {
   if (!run.is_begun) return kMostSilence;
   const bool is_known = run.is_denoising && run.longest > Seconds(0);
   return is_known ? kMostSteps * run.longest : kMostSilenceElsewhere;
 }
 
-// Besides what its runs may take.
+// In addition to what its runs may take.
 Seconds Service::most_silence(const World& world) const {
   if (!world.is_loaded)
     return kMostSilenceElsewhere + Seconds(static_cast<double>(memory_.weights()) / kSlowestDisk);

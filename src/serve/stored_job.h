@@ -10,18 +10,19 @@
 
 namespace tessera::serve {
 
-// Submission::request of a job: its request with every choice made, and what is told of it.
+// Submission::request of a job: its request with every choice made, and what clients see of it.
 std::string write_stored_job(const JobView& view);
-// JobView without what the journal has in columns of its own. Throws Error(kInput) for another text.
+// Returns a JobView without the fields that have columns of their own in the journal. Throws Error(kInput)
+// for any other text.
 JobView read_stored_job(const std::string& text);
-// A job that has ended, or that a process before has left.
+// A job that has ended, or that an earlier process has left.
 JobView view_of(const JournalJob& job, const std::vector<StoredResult>& results);
 
 std::string write_job_error(const JobError& error);
 // JobView::seconds; empty if there are none.
 std::string write_stored_seconds(const JobView& view);
 
-// A run that was saved, as it stands on the disk: who takes part, then the bytes that a world takes.
+// A saved run as it is on disk: its participants, followed by the bytes that a world takes.
 struct SavedRunFile {
   struct Slot {
     std::string id;  // of a job
@@ -33,7 +34,7 @@ struct SavedRunFile {
 };
 std::string write_saved_head(const std::vector<SavedRunFile::Slot>& slots,
                              const std::vector<std::string>& requests);
-// Throws Error(kInput) for what is none.
+// Throws Error(kInput) for any other file.
 SavedRunFile read_saved_file(const std::filesystem::path& path);
 
 }  // namespace tessera::serve

@@ -7,7 +7,7 @@
 
 namespace tessera::serve {
 
-// Keys, each once, with a value each; the sum of the values before a key takes O(log n), as do insert() and
+// Distinct keys, each with a value; the sum of the values before a key takes O(log n), as do insert() and
 // erase(). `Value{}` is zero, and values have +=. A treap: a search tree by key that is a heap by
 // pseudorandom priorities.
 template <typename Key, typename Value>
@@ -28,7 +28,7 @@ class SumTree {
     return nodes_[at].key;
   }
 
-  // The sum over keys that are less than `key`, which need not be one of them.
+  // The sum over keys less than `key`, which need not be in the map.
   Value before(const Key& key) const {
     Value result{};
     for (int32_t at = root_; at != kNone;) {
@@ -49,7 +49,7 @@ class SumTree {
     root_ = join(join(less, create(key, value)), more);
   }
 
-  // Does nothing if the key is not there.
+  // Does nothing if the key is not in the map.
   void erase(const Key& key) { root_ = without(root_, key); }
 
  private:
@@ -99,7 +99,7 @@ class SumTree {
     return {less, summed(at)};
   }
 
-  // The tree of both, where all keys of `less` are before those of `more`.
+  // Joins two trees; all keys of `less` must precede those of `more`.
   int32_t join(int32_t less, int32_t more) {
     if (less == kNone || more == kNone) return less == kNone ? more : less;
     if (nodes_[less].priority > nodes_[more].priority) {

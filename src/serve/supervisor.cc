@@ -23,11 +23,11 @@ namespace {
 using Told = ControlMessage::Kind;
 using std::chrono::milliseconds;
 
-// What is stopped by a signal or a debugger for longer is lost.
+// A process that a signal or a debugger stops for longer than this counts as lost.
 constexpr auto kMostStopped = std::chrono::seconds(2);
-constexpr auto kLook = milliseconds(100);  // between looks at what is stopped
-constexpr int kLooksAtSilence = 10;        // before what is silent is lost
-// A process that was ready for less has begun in vain.
+constexpr auto kLook = milliseconds(100);  // between looks at stopped processes
+constexpr int kLooksAtSilence = 10;        // before a silent process counts as lost
+// A process that was ready for less time than this counts as a failed start.
 constexpr auto kUsefulTime = std::chrono::seconds(1);
 constexpr auto kFirstPause = milliseconds(100), kLongestPause = milliseconds(5000);
 // The front ends by itself when the time to drain is over.
@@ -67,7 +67,8 @@ Supervisor::Supervisor(Options options, ServerProcesses processes)
     : options_(std::move(options)), processes_(std::move(processes)), memory_kills_before_(memory_kills()) {
   children_.resize(static_cast<size_t>(options_.worlds) + 1);
   for (int64_t number = 0; number < options_.worlds; ++number) world(number).world = number;
-  // If SIGCHLD were ignored, as the caller may have left it, the system would not report that processes end.
+  // If SIGCHLD were ignored, as the caller may have left it, the system would not report the end of
+  // processes.
   ::signal(SIGCHLD, SIG_DFL);
   ::sigemptyset(&signals_);
   for (const int number : {SIGCHLD, SIGINT, SIGTERM}) ::sigaddset(&signals_, number);
@@ -85,7 +86,7 @@ Supervisor::~Supervisor() {
 launch::Failure Supervisor::run() {
   if (signal_reader_.number() < 0)
     throw Error(ErrorKind::kPeer, "supervisor", "cannot watch signals: " + system_reason(errno));
-  // Where this is the first process of a container, ranks whose parent is gone come here anyway.
+  // If this is the first process of a container, orphaned ranks are reparented to it anyway.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   while (true) {
     replace_ended();
@@ -126,7 +127,7 @@ void Supervisor::start(Child& child) {
   for (int64_t number = 0; number < options_.worlds; ++number) tell_front_of(world(number));
 }
 
-// Signals from a terminal are for the supervisor alone, and so is the terminal.
+// Only the supervisor receives signals from the terminal, and reads it.
 void Supervisor::become(const Child& child, Descriptor control, Descriptor port, pid_t parent) {
   const std::optional<int64_t> world = child.world;
   const int64_t restarts = child.starts - 1;
@@ -137,7 +138,7 @@ void Supervisor::become(const Child& child, Descriptor control, Descriptor port,
   ::signal(SIGTERM, SIG_DFL);
   ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   signal_reader_ = Descriptor();
-  children_.clear();  // closes what leads to others
+  children_.clear();  // closes the connections to other processes
   launch::Failure failure;
   ControlSocket last_words(Descriptor(::fcntl(control.number(), F_DUPFD_CLOEXEC, 0)));
   try {
@@ -242,7 +243,7 @@ void Supervisor::note(Child& child, int status) {
 void Supervisor::read(Child& child) {
   try {
     if (child.control) child.control->flush();
-  } catch (const Error&) {  // it has ended, and may have said why
+  } catch (const Error&) {  // it has ended, and may have sent the reason
   }
   try {
     while (child.control) {
@@ -275,8 +276,8 @@ void Supervisor::obey(Child& child, const ControlMessage& message) {
   }
 }
 
-// Since the last look. The time for which this process itself stood still, perhaps together with others, does
-// not count.
+// The time since the last look. Time in which this process itself was stopped, perhaps together with others,
+// does not count.
 void Supervisor::count_time() {
   const auto now = Clock::now();
   const Clock::duration passed = std::min<Clock::duration>(now - last_look_, 2 * look_);
@@ -284,7 +285,7 @@ void Supervisor::count_time() {
   for (Child& child : children_) (child.is_stopped ? child.stopped_for : child.silent_for) += passed;
 }
 
-// A front that is drained may take its time to end, for which there is a limit.
+// A draining front may take its time to end, within a limit.
 void Supervisor::kill_lost() {
   for (Child& child : children_) {
     if (child.is_stopped && child.stopped_for >= kMostStopped)

@@ -1,5 +1,5 @@
-// The process that starts the front and the worlds of a server, watches them, and replaces what ends, stops
-// or hangs. It has one thread and computes nothing, so that nothing but a signal can end it.
+// The process that starts the front and the worlds of a server, watches them, and replaces those that end,
+// stop or hang. It has one thread and computes nothing, so that only a signal can end it.
 #pragma once
 
 #include <signal.h>
@@ -17,12 +17,12 @@
 
 namespace tessera::serve {
 
-// What the processes do, each in a fork of the supervisor. A failure that they return or throw is told to the
-// supervisor (ControlMessage::kFailed), which says so.
+// What the processes do, each in a fork of the supervisor. A failure that they return or throw is sent to the
+// supervisor (ControlMessage::kFailed), which reports it.
 struct ServerProcesses {
-  // `control` leads to the supervisor. `restarts` fronts were there before.
+  // `control` leads to the supervisor. There were `restarts` fronts before.
   std::function<launch::Failure(Descriptor control, int64_t restarts)> front;
-  // `port` leads to the front. Forks of the process may have both as well: a world is over when nobody holds
+  // `port` leads to the front. Forks of the process may have both, too: a world is over when nobody holds
   // `control` any more.
   std::function<launch::Failure(int64_t world, Descriptor control, Descriptor port)> world;
 };
@@ -31,9 +31,9 @@ class Supervisor {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `say` gets the lines for those who run the server: what was lost and is replaced, which world is ready.
-  // `on_serving` is called when the front answers for the first time. A front hangs that is silent for
-  // `most_silence`, or before it answers, while it takes up the jobs of the one before, for
+  // `say` gets the lines for the operators of the server: what was lost and is replaced, and which world is
+  // ready. `on_serving` is called when the front answers for the first time. A front counts as hanging if it
+  // is silent for `most_silence`, or, before it answers, while it takes up the jobs of its predecessor, for
   // `most_silence_at_start`.
   struct Options {
     int64_t worlds = 1;
@@ -45,35 +45,35 @@ class Supervisor {
   };
 
   Supervisor(Options options, ServerProcesses processes);
-  ~Supervisor();  // nothing is left
+  ~Supervisor();  // no process is left
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
   // Starts the processes and watches them until the end of the server:
-  // - SIGTERM, SIGINT or SIGHUP drains it (ControlMessage::kDrain): exit code 0, also when what is under way
+  // - SIGTERM, SIGINT or SIGHUP drains it (ControlMessage::kDrain): exit code 0, even if the work in progress
   //   takes longer than `drain`. The second such signal ends it at once.
   // - The front or a world that says at its first start that it cannot work, because of the request of the
   //   user, the model or lack of memory, ends it with its exit code and message.
-  // All else that ends, what is stopped for two seconds, and a front that hangs is killed and replaced: at
-  // once, and later, if it does not come as far as to be ready, after up to five seconds. A world outlives
-  // the front: its port stays, and the next front gets it. The front says which worlds hang.
+  // Any other process that ends, one that is stopped for two seconds, and a front that hangs are killed and
+  // replaced: at once, or, if they repeatedly fail to become ready, after up to five seconds. A world
+  // outlives the front: its port stays, and the next front gets it. The front reports which worlds hang.
   //
-  // All processes die with this one, which must have one thread.
+  // All processes die with this one, which must have only one thread.
   launch::Failure run();
 
  private:
   struct Child {
     std::optional<int64_t> world = {};          // its number; the front has none
-    bool is_running = false;                    // or what is left of it
-    pid_t process = 0;                          // 0: it has ended
+    bool is_running = false;                    // or remains of it are
+    pid_t process = 0;                          // 0 if it has ended
     std::optional<ControlSocket> control = {};  // until nobody has the other end any more
-    Descriptor port = Descriptor();             // of a world: the front's end
+    Descriptor port = Descriptor();             // for a world: the front's end
     int64_t starts = 0, vain_starts = 0;        // the latter in a row
     bool is_ready = false, was_ever_ready = false;
     Clock::time_point ready_since = {}, next_start = {};
     bool is_stopped = false;
     Clock::duration stopped_for = {}, silent_for = {};
-    std::optional<launch::Failure> failure = {};  // of what runs, or ran last
+    std::optional<launch::Failure> failure = {};  // of the current process, or the last one
 
     std::string name() const;
   };
@@ -104,7 +104,7 @@ class Supervisor {
   sigset_t signals_ = {}, before_ = {};
   Descriptor signal_reader_;
   Clock::time_point last_look_ = Clock::now(), drained_by_ = Clock::time_point::max();
-  Clock::duration look_ = {};  // between this look at the processes and the one before, if none was late
+  Clock::duration look_ = {};  // between this look at the processes and the previous one, if neither was late
   uint64_t memory_kills_before_;
   std::optional<launch::Failure> end_;
 };

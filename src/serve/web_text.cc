@@ -35,7 +35,7 @@ std::string_view trim(std::string_view text) {
 }
 
 // Splits "form-data; name=\"a\"; filename=\"b;c\"" into its value and its parameters. In quotes, a backslash
-// stands before a quote or a backslash.
+// escapes a quote or a backslash.
 struct HeaderValue {
   std::string value;
   NamedTexts parameters;
@@ -58,7 +58,7 @@ std::optional<HeaderValue> parse_header_value(std::string_view text) {
         if (text[at] == '\\' && at + 1 < text.size() && (text[at + 1] == '"' || text[at + 1] == '\\')) ++at;
         value += text[at];
       }
-      if (at == text.size()) return std::nullopt;  // without the closing quote
+      if (at == text.size()) return std::nullopt;  // the closing quote is missing
       at = std::min(text.find(';', at), text.size());
     } else {
       const size_t end = std::min(text.find(';', at), text.size());
@@ -70,7 +70,7 @@ std::optional<HeaderValue> parse_header_value(std::string_view text) {
   return result;
 }
 
-// Reads the headers of a part up to the empty line, and gives the part without its data.
+// Reads the headers of a part up to the empty line, and returns the part without its data.
 std::optional<FormPart> read_part_headers(std::string_view headers) {
   FormPart part;
   bool has_name = false;
@@ -148,7 +148,7 @@ std::optional<std::vector<FormPart>> parse_form(std::string_view content_type, s
   const std::string_view boundary = text_of(type->parameters, "boundary");
   if (boundary.empty() || boundary.size() > 70) return std::nullopt;
   const std::string delimiter = "\r\n--" + std::string(boundary);
-  // What stands before the first delimiter is nobody's; the first may begin the body.
+  // Anything before the first delimiter is ignored; the delimiter may be at the beginning of the body.
   size_t at =
       body.starts_with(std::string_view(delimiter).substr(2)) ? delimiter.size() - 2 : body.find(delimiter);
   if (at == std::string_view::npos) return std::nullopt;

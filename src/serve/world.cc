@@ -25,9 +25,10 @@ using Kind = WorldOrder::Kind;
 using What = WorldEvent::Kind;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kBetweenSigns = std::chrono::seconds(1);  // of life, without runs
+// the interval of signs of life without runs
+constexpr std::chrono::milliseconds kBetweenSigns = std::chrono::seconds(1);
 
-// A GPU without a number is that of this rank, the current one of its thread.
+// A GPU without a number is this rank's own, the current device of its thread.
 engine::Settings on_own_device(engine::Settings settings) {
   at::Device& device = settings.request.device;
   if (!device.is_cpu() && !device.has_index())
@@ -47,7 +48,7 @@ std::vector<engine::Settings> resolve_all(const std::vector<std::string>& reques
   return settings;
 }
 
-// Orders as all ranks need them; what was saved is for rank 0 alone.
+// Orders as all ranks need them; saved runs are only for rank 0.
 std::string write_orders(const std::vector<WorldOrder>& orders) {
   Json all = Json::array();
   for (const WorldOrder& order : orders)
@@ -67,7 +68,7 @@ std::vector<WorldOrder> read_orders(const std::string& text) {
   return orders;
 }
 
-// Of a tensor [F, H, W, 3] of 8 bits.
+// Returns the frames of a tensor [F, H, W, 3] of 8 bits.
 VideoFrames frames_of(const at::Tensor& tensor) {
   const at::Tensor pixels = tensor.contiguous();
   VideoFrames frames{.count = pixels.size(0), .height = pixels.size(1), .width = pixels.size(2)};
@@ -93,7 +94,7 @@ class World {
     if (port_ != nullptr) port_->take_warnings();  // of loading
   }
 
-  // Takes the next orders and a step of every run. Returns whether the world goes on.
+  // Takes the next orders, and a step of every run. Returns whether the world continues.
   bool turn(std::chrono::milliseconds idle) {
     std::vector<WorldOrder> orders;
     if (port_ != nullptr) {
@@ -118,13 +119,13 @@ class World {
     engine::Session::Id id;
     std::string key;  // batch_key()
     // On rank 0.
-    int64_t preview_every = 0;  // as the front has asked
-    bool is_shown = false;      // whether the next step is shown
+    int64_t preview_every = 0;  // as requested by the front
+    bool is_shown = false;      // whether the next step gives a preview
     int64_t steps_done = 0, steps_shown = 0;
     std::optional<Clock::time_point> shown = {};
   };
   using Keys = std::map<int64_t, std::string>;  // of runs
-  // What an order to begin or to resume comes to.
+  // What an order to begin or to resume amounts to.
   struct Begun {
     std::vector<engine::Settings> settings;
     std::string key;  // batch_key()
@@ -138,14 +139,14 @@ class World {
     return world.group(all, "world");
   }
 
-  // On rank 0: what all ranks are to do before the next steps.
+  // On rank 0: what all ranks have to do before the next steps.
   std::vector<WorldOrder> next_orders(std::chrono::milliseconds idle) {
     const bool is_idle = runs_.empty();
     std::vector<WorldOrder> asked =
         port_->orders(is_idle ? std::min(idle, kBetweenSigns) : std::chrono::milliseconds(0));
     if (is_idle && Clock::now() - told_ >= kBetweenSigns) tell({.kind = What::kAlive});
     std::vector<WorldOrder> orders;
-    Keys keys;  // of the runs under way, after the orders so far
+    Keys keys;  // of the runs in progress, after the orders so far
     for (const auto& [run, running] : runs_) keys[run] = running.key;
     for (WorldOrder& order : asked) {
       if (order.kind == Kind::kWatch) {
@@ -158,7 +159,7 @@ class World {
     return orders;
   }
 
-  // Of a run under way, or of one that begins now.
+  // For a run in progress, or one that begins now.
   void watch(const WorldOrder& order, std::vector<WorldOrder>& orders) {
     if (const auto found = runs_.find(order.run); found != runs_.end())
       found->second.preview_every = order.preview_every;
@@ -167,8 +168,8 @@ class World {
     }
   }
 
-  // Adds which runs begin or cease to be shown with the next step. So ranks send nothing for steps that
-  // nobody sees, or that come too soon after the last one that was shown.
+  // Adds orders for runs whose previews start or stop with the next step, so that ranks send nothing for
+  // steps that nobody sees, or that come too soon after the last preview.
   void add_previews(std::vector<WorldOrder>& orders) {
     const auto now = Clock::now();
     for (auto& [run, running] : runs_) {
@@ -185,7 +186,7 @@ class World {
     }
   }
 
-  // Of an order to begin or to resume, without what was saved.
+  // Plans an order to begin or to resume, without its saved state.
   Begun plan(const WorldOrder& order) const {
     Begun begun{
         .settings = resolve_all(order.requests, engine_.model()), .key = {}, .layout = {}, .saved = {}};
@@ -194,7 +195,7 @@ class World {
     return begun;
   }
 
-  // On rank 0: whether all ranks can carry it out. Says so to the front if not.
+  // On rank 0: whether all ranks can carry it out. If not, reports that to the front.
   bool is_possible(const WorldOrder& order, Keys& keys) {
     switch (order.kind) {
       case Kind::kEnd:
@@ -236,7 +237,7 @@ class World {
       case Kind::kResume:
         return begin(order);
       case Kind::kWatch:
-        // The run may be one that an order of this turn has dropped.
+        // An order of this turn may have dropped the run.
         if (const auto found = runs_.find(order.run); found != runs_.end())
           session_->watch(found->second.id, order.preview_every);
         return;
@@ -272,7 +273,7 @@ class World {
     runs_[order.run] = {.id = id, .key = key, .preview_every = order.preview_every};
   }
 
-  // A run that works with activations of earlier steps goes on unsaved, and begins again elsewhere.
+  // A run that works with activations of earlier steps continues unsaved, and begins again elsewhere.
   void save(int64_t run) {
     try {
       const engine::SavedRun saved = session_->save(runs_.at(run).id);
@@ -308,7 +309,7 @@ class World {
       tell(event);
     };
     observer.previewed = [this, run](const engine::Preview& preview) {
-      const int64_t step = runs_.at(run).steps_done + 1;  // which progressed() has yet to tell
+      const int64_t step = runs_.at(run).steps_done + 1;  // progressed() has yet to report it
       for (size_t i = 0; i < preview.images.size(); ++i)
         tell({.kind = What::kPreview,
               .run = run,
@@ -333,7 +334,8 @@ class World {
     if (runs_.empty()) session_.reset();
   }
 
-  // A failure amid messages ends a run on all ranks; only if the engine can go on, the world does too.
+  // A failure while messages are in flight ends a run on all ranks; the world continues only if the engine
+  // can.
   void end_run(int64_t run, engine::Session::Id id) {
     engine::Seconds seconds;
     launch::Failure failure;
@@ -343,7 +345,7 @@ class World {
       if (!engine_.is_usable()) throw;
       failure = launch::current_failure();
     }
-    // The rank that lacks memory may be another one, which to this one has just failed.
+    // The rank that lacks memory may be another one, which this rank only knows to have failed.
     const auto no_memory = static_cast<int>(ErrorKind::kMemory);
     const bool lacks_memory = failure.exit_code == no_memory;
     if (is_any(lacks_memory)) failure.exit_code = no_memory;
@@ -362,7 +364,7 @@ class World {
     tell(ready);
   }
 
-  // Whose they are is not known where several runs advance.
+  // If several runs are in progress, it is unknown which one a warning belongs to.
   void tell_warnings() {
     if (port_ == nullptr) return;
     const std::vector<std::string> warnings = port_->take_warnings();
@@ -388,7 +390,7 @@ class World {
   const comm::Group group_;
   Clock::time_point told_;  // the last event
   std::map<int64_t, Running> runs_;
-  std::map<int64_t, Begun> begun_;  // on rank 0: of the orders of this turn
+  std::map<int64_t, Begun> begun_;  // on rank 0: from the orders of this turn
   std::optional<engine::Session> session_;
 };
 

@@ -1,4 +1,4 @@
-// A world: ranks that keep a model loaded, and advance the runs that a front asks for by a step at a time.
+// A world: ranks that keep a model loaded, and advance by a step at a time the runs that a front asks for.
 #pragma once
 
 #include <chrono>
@@ -13,26 +13,26 @@
 
 namespace tessera::serve {
 
-// What a front asks of a world, between two steps.
+// What a front asks of a world between two steps.
 struct WorldOrder {
   enum class Kind {
-    kBegin,    // of `requests`, as a batch
-    kResume,   // the same requests, from where `saved` stands
-    kWatch,    // changes `preview_every` of a run; does nothing to one that has ended
-    kSave,     // answered by kSaved, or by nothing if the run has ended or cannot be saved
-    kDrop,     // answered by kDropped, also for a run that has ended
-    kDropAll,  // every run, answered by kReady; what a new front begins with, which does not know the runs of
-               // the one before
+    kBegin,    // a run of `requests`, as a batch
+    kResume,   // the same requests, from the state in `saved`
+    kWatch,    // changes `preview_every` of a run; has no effect on one that has ended
+    kSave,     // answered by kSaved, or not at all if the run has ended or cannot be saved
+    kDrop,     // answered by kDropped, even for a run that has ended
+    kDropAll,  // every run, answered by kReady; the first order of a new front, which does not know its
+               // predecessor's runs
     kEnd       // the world, after dropping all runs
   };
   Kind kind = Kind::kEnd;
-  int64_t run = 0;                    // a number that no other run has, also of the fronts before
-  std::vector<std::string> requests;  // JSON, as engine::request_fields() has it, with seeds
+  int64_t run = 0;                    // a number that no other run has, including those of earlier fronts
+  std::vector<std::string> requests;  // JSON, in the form of engine::request_fields(), with seeds
   std::string saved;                  // engine::write_saved_run()
   int64_t preview_every = 0;          // steps; 0: never, which costs nothing
 };
 
-// Frames of a video that follow each other. A video is whole when it has `total` frames.
+// Consecutive frames of a video. A video is complete when it has `total` frames.
 struct VideoFrames {
   int64_t first = 0, count = 0;  // the place of the first one in the video, and how many there are
   int64_t total = 0;             // of the video
@@ -43,20 +43,21 @@ struct VideoFrames {
   bool operator==(const VideoFrames&) const = default;
 };
 
-// What a world tells its front, on rank 0.
+// What a world reports to its front, on rank 0.
 struct WorldEvent {
   enum class Kind {
-    kReady,    // a run can begin: the first one, and the answer to kDropAll. `ranks` and `weights_bytes`
-    kAlive,    // without runs, every second; of no run
+    kReady,    // a run can begin: the first event, and the answer to kDropAll; has `ranks` and
+               // `weights_bytes`
+    kAlive,    // every second while there are no runs; not about a run
     kBegun,    // the ranks have taken up the run
     kStep,     // `step` of `steps` are done
-    kPreview,  // `image` of the picture `index`, as `step` steps have made it; of a video, a frame
+    kPreview,  // `image` of the picture `index` after `step` steps; of a video, a frame
     kPicture,  // `image`, the picture `index` of the batch, request after request
-    kFrames,   // `frames` of the video `index`, which may have one frame; its frames come in order
+    kFrames,   // `frames` of the video `index`, which may have one frame; they come in order
     kSaved,    // where the run stands: `saved`
     kDropped,  // no rank works on the run any more
-    kWarning,  // `message`: of what the run does, as that a prompt is too long
-    kEnded,    // every picture is there; `seconds` of the run's parts
+    kWarning,  // `message`: about something in the run, such as a prompt that is too long
+    kEnded,    // every picture is there; `seconds` has the times of the run's parts
     kFailed    // the run has ended with `exit_code` and `message`
   };
   Kind kind = Kind::kAlive;
@@ -73,14 +74,14 @@ struct WorldEvent {
   uint64_t weights_bytes = 0;  // that rank 0 keeps in memory (engine::Engine::load())
 };
 
-// The way between rank 0 of a world and its front. An exception of it ends the world.
+// The connection between rank 0 of a world and its front. An exception thrown by it ends the world.
 class WorldPort {
  public:
   virtual ~WorldPort() = default;
-  // Returns the orders that have come; waits for one for up to `wait`.
+  // Returns the orders that have come; waits up to `wait` for one.
   virtual std::vector<WorldOrder> orders(std::chrono::milliseconds wait) = 0;
   virtual void tell(const WorldEvent& event) = 0;
-  // What was warned of on this rank since the last call.
+  // The warnings on this rank since the last call.
   virtual std::vector<std::string> take_warnings() { return {}; }
 };
 
@@ -89,17 +90,17 @@ class WorldPort {
 void load_world(engine::Engine& engine, const comm::World& world, const parallel::ParallelOptions& options,
                 const engine::Request& typical);
 
-// How often a run shows previews at most, whatever its front asks for.
+// The shortest time between previews of a run, whatever its front asks for.
 inline constexpr std::chrono::milliseconds kBetweenPreviews = std::chrono::milliseconds(250);
 
 // Carries out orders until one ends the world. All ranks of `world`, which is that of `engine`, must call it;
 // `port` is that of rank 0, and null on others. Between the steps of runs an order costs a message to each
-// rank. Without runs, rank 0 sends one every `idle` or every second, so that the others wait in a message for
-// less than its timeout, without computing.
+// rank. While there are no runs, rank 0 sends one every `idle` or every second, so that the others, which
+// wait for it without computing, do not reach the timeout of a message.
 //
-// An order whose requests are wrong, or not like those of the runs under way, fails alone, and so does a run
-// that finds no memory. Throws Error(kPeer) when ranks are lost, and whatever failure amid messages has made
-// the engine unusable: then the runs under way get no event, and go on elsewhere.
+// An order whose requests are wrong, or unlike those of the current runs, fails alone, and so does a run that
+// lacks memory. Throws Error(kPeer) when ranks are lost, and any failure during messages that has made the
+// engine unusable: the current runs then get no event, and continue elsewhere.
 void run_world(engine::Engine& engine, const comm::World& world, const parallel::ParallelOptions& options,
                WorldPort* port, std::chrono::milliseconds idle,
                std::chrono::milliseconds between_previews = kBetweenPreviews);

@@ -6,14 +6,14 @@
 namespace tessera::serve {
 namespace {
 
-// Reads a frame's text. Throws Error(kPeer) for what is not of the form that `read` expects.
+// Reads a frame's text. Throws Error(kPeer) if it does not have the form that `read` expects.
 template <typename Read>
 auto read_text(const Frame& frame, const Read& read) {
   try {
     return read(parse_json(frame.text, "frame"));
   } catch (const Error& error) {
     throw Error(ErrorKind::kPeer, "frame", error.message());
-  } catch (const std::exception& error) {  // of Json, or of a list that is too short
+  } catch (const std::exception& error) {  // from Json, or because a list is too short
     throw Error(ErrorKind::kPeer, "frame", error.what());
   }
 }
@@ -23,7 +23,7 @@ void require_bytes(size_t have, int64_t need) {
     throw Error(ErrorKind::kPeer, "frame", fmt::format("{} bytes in place of {}", have, need));
 }
 
-// A kind of `last` at most.
+// A kind that is at most `last`.
 template <typename Kind>
 Kind kind_of(const Json& value, Kind last) {
   const int kind = value.get<int>();
@@ -32,7 +32,7 @@ Kind kind_of(const Json& value, Kind last) {
   return static_cast<Kind>(kind);
 }
 
-// Of `count` pictures of this size.
+// Checks the size of `count` pictures.
 void require_pixels(int64_t count, int64_t height, int64_t width, const std::string& data) {
   for (const int64_t size : {count, height, width}) {
     if (size < 0 || size > (1 << 20)) throw Error(ErrorKind::kPeer, "frame", "has an impossible size");

@@ -1,4 +1,4 @@
-// Orders and events of a world as frames, and the way of a world whose front is another process.
+// Orders and events of a world as frames, and the connection of a world whose front is another process.
 #pragma once
 
 #include "serve/frames.h"
@@ -12,12 +12,12 @@ Frame frame_of(const WorldEvent& event);
 WorldOrder order_of(const Frame& frame);
 WorldEvent event_of(const Frame& frame);
 
-// The end of rank 0. It waits for the front only to get orders: a front that does not read holds up no step.
+// Rank 0's end. It waits for the front only to get orders: a front that does not read delays no step.
 class SocketPort final : public WorldPort {
  public:
   explicit SocketPort(Descriptor socket) : socket_(std::move(socket)) {}
 
-  // Throw Error(kPeer) when the front is gone.
+  // Throw Error(kPeer) if the front is gone.
   std::vector<WorldOrder> orders(std::chrono::milliseconds wait) override;
   void tell(const WorldEvent& event) override { socket_.send(frame_of(event)); }
 

@@ -1,4 +1,4 @@
-// The front's way to a world.
+// The front's connection to a world.
 #pragma once
 
 #include <optional>
@@ -9,14 +9,14 @@
 
 namespace tessera::serve {
 
-// All members but the destructor throw Error(kPeer) when the world is gone, and none waits.
+// All members except the destructor throw Error(kPeer) if the world is gone, and none of them waits.
 class WorldLink {
  public:
   virtual ~WorldLink() = default;
   virtual void send(const WorldOrder& order) = 0;
   // Sends what the world had no room for before.
   virtual void flush() = 0;
-  // The next event that has come.
+  // The next event that has arrived.
   virtual std::optional<WorldEvent> read() = 0;
 };
 

@@ -23,10 +23,10 @@ namespace tessera::serve {
 namespace {
 
 constexpr auto kMostStopped = std::chrono::seconds(2);
-// Without runs, ranks hear of each other this often.
+// While there are no runs, ranks hear from each other this often.
 constexpr auto kIdle = std::chrono::seconds(1);
 
-// What this process has warned of.
+// The warnings of this process.
 class Warnings {
  public:
   void add(const std::string& message) {
@@ -44,7 +44,7 @@ class Warnings {
   std::vector<std::string> messages_;
 };
 
-// A process of the world, and what it needs to begin.
+// A process of the world, and what it needs to start.
 struct Place {
   const ServeOptions& options;
   const job::Job& job;  // a request like those that will come
@@ -57,8 +57,8 @@ struct Place {
   int64_t rank_of_host() const { return number * job.ranks() + rank; }
 };
 
-// The way to the front, of a rank that fits its threads to the cores that others leave, where the user names
-// no number.
+// The connection to the front, for a rank that adjusts its threads to the cores that others leave, unless the
+// user gives a number of threads.
 class FittingPort final : public WorldPort {
  public:
   FittingPort(Descriptor socket, bool fits, Warnings& warnings)
@@ -79,7 +79,7 @@ class FittingPort final : public WorldPort {
   std::optional<launch::ThreadShare> share_;
 };
 
-// The request with which a world finds its layout and loads the weights.
+// The request with which a world determines its layout and loads the weights.
 job::GenerateArguments arguments_of(const ServeOptions& options) {
   job::GenerateArguments arguments;
   arguments.request = options.defaults;

@@ -36,7 +36,7 @@ struct BpeOptions {
   std::optional<std::string> unknown_token = {};
   bool fuse_unknown = false;            // adjacent unknown characters share one token
   std::string end_of_word_suffix = {};  // appended to a word's last character: CLIP's "</w>"
-  bool ignore_merges = false;           // a word that is a token is not split, whatever the merges say
+  bool ignore_merges = false;           // a word that is a token is not split, whatever the merges
 };
 
 class Bpe {

@@ -28,12 +28,13 @@ class BpeTokenizer {
   explicit BpeTokenizer(BpeTokenizerFiles files);
 
   // Returns the ids of `text` with the tokens that surround every text, BOS and EOS for CLIP. If there are
-  // more than `max_length`, ids of the text are cut as truncate() does, whose warning shows `prompt` where
-  // that is only a part of the text. Throws Error(kUsage) if `text` is not UTF-8.
+  // more than `max_length`, ids of the text are cut by truncate(); if `prompt` is only a part of the text,
+  // its warning shows that part. Throws Error(kUsage) if `text` is not UTF-8.
   std::vector<int64_t> encode(std::string_view text, int64_t max_length,
                               std::optional<std::string_view> prompt = {}) const;
 
-  // The same, padded with pad tokens to `length` ids. Throws Error(kInput) if no file names a pad token.
+  // The same, padded with pad tokens to `length` ids. Throws Error(kInput) if the files do not name a pad
+  // token.
   std::vector<int64_t> encode_padded(std::string_view text, int64_t length) const;
 
   // Returns `text` with all vectors of a textual inversion: if it contains the added token `<cat>`, and

@@ -19,7 +19,7 @@ const Json& value_or_null(const JsonConfig& config, const std::string& key) {
   return config.has(key) ? config.values()[key] : null;
 }
 
-// Replaces the token that has the same text, or appends `token`.
+// Replaces the token with the same text, or appends `token`.
 void set_token(std::vector<AddedToken>& tokens, const AddedToken& token) {
   const auto place =
       std::find_if(tokens.begin(), tokens.end(), [&](const AddedToken& t) { return t.text == token.text; });
@@ -30,8 +30,8 @@ void set_token(std::vector<AddedToken>& tokens, const AddedToken& token) {
   }
 }
 
-// Adds the tokens that are not there yet; of two with the same text, the later one counts. With `raw`,
-// existing tokens too are matched in the raw text from now on.
+// Adds tokens that are not present yet; of two with the same text, the later one counts. With `raw`, existing
+// tokens too are matched in the raw text from now on.
 void add_special_tokens(const std::vector<AddedToken>& special, bool raw, std::vector<AddedToken>& tokens) {
   const std::vector<AddedToken> saved = tokens;
   for (const AddedToken& token : special) {
@@ -43,7 +43,7 @@ void add_special_tokens(const std::vector<AddedToken>& special, bool raw, std::v
   }
 }
 
-// transformers writes 1e30 if the length is not limited.
+// transformers writes 1e30 for an unlimited length.
 int64_t parse_max_length(const JsonConfig& config) {
   const auto largest = static_cast<double>(kNoMaxLength);
   const double length = config.number("model_max_length", largest, Null::kDefault);

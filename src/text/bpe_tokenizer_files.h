@@ -43,11 +43,11 @@ BpeTokenizerFiles parse_bpe_tokenizer_json(const JsonConfig& document);
 struct TokenizerClass {
   std::string_view name;
   // `normalizer`, `pre_tokenizer` and `model` as in tokenizer.json, without vocabulary and merges, and the
-  // default `special_tokens` for those that no file names.
+  // `special_tokens` used where the files name none.
   std::string_view description;
   bool surrounds_text;   // BOS and EOS surround every text
-  bool maps_to_unknown;  // text without a token becomes the unknown token; else it is dropped
-  bool finds_raw;        // special tokens are matched in the raw text, whatever the files say
+  bool maps_to_unknown;  // text without a token becomes the unknown token; otherwise it is dropped
+  bool finds_raw;        // special tokens are matched in the raw text, whatever the files contain
 };
 
 // Finds a class by name, with or without a final "Fast"; nullptr if it takes all settings from

@@ -16,7 +16,7 @@ namespace {
 // Some rules and the reading of damaged markup take a time that grows with the square of the length.
 constexpr size_t kMaxBytes = 16'384;
 
-// These rules apply before markup is removed.
+// The time of some rules, and of reading damaged markup, grows with the square of the length.
 constexpr RegexRule kLinkRules[] = {
     {"<person>", u"person"},
     {R"(\b(?:https?:(?:/{1,3}|[a-zA-Z0-9%])|)"
@@ -44,8 +44,8 @@ constexpr RegexRule kSignRules[] = {
     {R"(#\d{1,3}\b)", u""},
     {R"(#\d{5,}\b)", u""},
     {R"(\b\d{6,}\b)", u""},
-    // A file name begins where the word does. Without the first condition, each of its characters would be
-    // tried.
+    // A file name begins at the beginning of a word. Without the first condition, the regex would be tried at
+    // each of its characters.
     {R"((?<!\S)\S+\.(?:png|jpg|jpeg|bmp|webp|eps|pdf|apk|mp4))", u""},
     {R"(["']{2,})", u"\""},
     {R"(\.{2,})", u" "},
@@ -84,7 +84,7 @@ int hex_value(char digit) {
   return -1;
 }
 
-// Does what urllib.parse.unquote_plus() does. Bytes that are not UTF-8 become U+FFFD.
+// Like urllib.parse.unquote_plus(). Bytes that are not UTF-8 become U+FFFD.
 std::string decode_percent(std::string_view text) {
   std::string bytes;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -109,7 +109,7 @@ icu::UnicodeString split_names(icu::UnicodeString text) {
   return text;
 }
 
-// Returns the bytes of Windows-1252 of `text`, with 0 for other characters and ASCII.
+// Returns the bytes of `text` in Windows-1252, with 0 for other characters and ASCII.
 std::string high_bytes(const icu::UnicodeString& text) {
   std::string bytes;
   for (int32_t i = 0; i < text.length(); ++i) {
@@ -122,8 +122,8 @@ std::string high_bytes(const icu::UnicodeString& text) {
   return bytes;
 }
 
-// Returns whether the text seems to be UTF-8 that was read as Windows-1252 ("Ã©" for "é"). Of the letters of
-// two bytes only Latin and Cyrillic ones count: the others begin like capitals before punctuation.
+// Returns whether the text seems to be UTF-8 that was read as Windows-1252 ("Ã©" for "é"). Among two-byte
+// letters, only Latin and Cyrillic ones count: others begin like capitals before punctuation.
 bool seems_misdecoded(std::string_view caption) {
   const std::string bytes = high_bytes(icu::UnicodeString::fromUTF8(caption));
   for (size_t i = 0; i < bytes.size(); ++i) {

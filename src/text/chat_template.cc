@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxTemplateBytes = uint64_t{1} << 20;
 
-// This is what Qwen3's template gives for turns without tools, for models of one's own.
+// What Qwen3's template produces for turns without tools, for custom models.
 constexpr std::string_view kPlainTurns =
     "{% for message in messages %}"
     R"({{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }})"
@@ -39,13 +39,13 @@ struct KnownTemplate {
   std::string_view hash;
 };
 
-// Holds lengths and hashes of the templates of published models: those of Qwen3 of April 2025, and of May
-// 2025 and later, which the models of FLUX.2 klein have.
+// Lengths and hashes of the templates of published models: those of Qwen3 of April 2025, and of May 2025 and
+// later; the latter are in the models of FLUX.2 klein.
 constexpr auto kQwen3Templates =
     std::to_array<KnownTemplate>({{4116, "2bfdb7aa9754484e"}, {4168, "959a4551391a6549"}});
 
-// The same of what statements() returns for Mistral Small 3.1: as transformers tests it, where the first
-// message is asked whether it is a text, and as it is meant, where its content is.
+// The same for what statements() returns for Mistral Small 3.1: in transformers' version, which tests whether
+// the first message is a text, and in the intended version, which tests its content.
 constexpr auto kMistralStatements =
     std::to_array<KnownTemplate>({{1425, "f8b32831c8591fa2"}, {1436, "171280d976cedbb3"}});
 
@@ -83,7 +83,7 @@ TemplateFile find_template(const fs::path& folder) {
                 "the tokenizer has no chat template: neither chat_template.jinja nor 'chat_template' in "
                 "tokenizer_config.json");
   }
-  if (value->is_array()) {  // several by name, of which "default" counts
+  if (value->is_array()) {  // several by name; "default" counts
     for (const Json& each : *value) {
       if (!each.is_object()) continue;
       const JsonConfig named(each, config.where());
@@ -94,7 +94,7 @@ TemplateFile find_template(const fs::path& folder) {
   return {config.string("chat_template"), config.where()};
 }
 
-// A processor does not ask its tokenizer, and reads files in another order.
+// A processor does not use its tokenizer's template, and reads files in another order.
 TemplateFile find_processor_template(const fs::path& folder) {
   for (const char* name : {"processor_config.json", "chat_template.json"}) {
     const JsonConfig config = read_json_if_there(folder / name);
@@ -108,7 +108,7 @@ TemplateFile find_processor_template(const fs::path& folder) {
               "the processor has no chat template: neither chat_template.jinja nor chat_template.json");
 }
 
-// Reads the text as Jinja does: line ends are "\n", and one at the end of the text does not count.
+// Reads the text like Jinja: line ends become "\n", and one at the end of the text is dropped.
 std::string as_jinja_reads(std::string_view text) {
   std::string lines;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -119,9 +119,9 @@ std::string as_jinja_reads(std::string_view text) {
   return lines;
 }
 
-// Returns the statements of a template, a line for each. Copies of one template differ in the space between
-// statements, which each of them takes away, and in what they say where a conversation has no message of the
-// system, which is left out. Empty for a template that is written in another way.
+// Returns the statements of a template, one per line. Copies of a template differ in the space between
+// statements, which every statement strips, and in what they insert if a conversation has no system message;
+// both are left out. Empty for a template that is written in another way.
 std::string statements(std::string_view text) {
   std::string lines;
   while (!text.empty() && text != "\n") {

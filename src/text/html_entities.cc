@@ -7,7 +7,7 @@
 namespace tessera::text {
 namespace {
 
-// Each row is a name, '=' or, if the name counts without a semicolon too, '!', and the hexadecimal code
+// Each row is a name, '=' or (if the name counts without a semicolon too) '!', and the hexadecimal code
 // points of the text with '+' between them.
 // clang-format off
 constexpr std::string_view kRows =

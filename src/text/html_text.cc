@@ -44,7 +44,7 @@ bool is_ascii_space(const icu::UnicodeString& text) {
 // Collects the strings of an HTML document and joins them as BeautifulSoup does for its property `text`.
 class HtmlStrings {
  public:
-  // A reader of the markup calls these for what it finds, in order. Names are in lower case.
+  // A reader of the markup calls these, in order, for what it finds. Names are in lower case.
   void start_tag(const icu::UnicodeString& name);
   void empty_tag();  // <name/>
   void end_tag(const icu::UnicodeString& name);
@@ -52,7 +52,7 @@ class HtmlStrings {
   void cdata(const icu::UnicodeString& text);  // <![CDATA[text]]>
   void invisible();                            // a comment, declaration or instruction
 
-  // Returns all strings but those of scripts, styles, templates and ruby annotations.
+  // Returns all strings except those of scripts, styles, templates and ruby annotations.
   icu::UnicodeString join();
 
  private:
@@ -60,9 +60,9 @@ class HtmlStrings {
   bool is_within(const Names& names) const;
 
   Names open_;                 // from the outermost to the innermost
-  Names closed_void_;          // void elements whose end tag, if there is one, means nothing
-  icu::UnicodeString string_;  // the string that goes on
-  bool has_string_ = false;    // also if it is empty
+  Names closed_void_;          // void elements, whose end tags, if any, have no meaning
+  icu::UnicodeString string_;  // the string in progress
+  bool has_string_ = false;    // true even if it is empty
   icu::UnicodeString result_;
 };
 
@@ -121,8 +121,8 @@ void HtmlStrings::end_string(bool may_hide) {
 
 constexpr int32_t kUnfinished = -1;
 
-// The loops of tags are possessive: the form of a tag does not leave alternatives to try, and ICU would keep
-// a state for each character.
+// The loops of tags are possessive: the form of a tag leaves no alternatives to try, and ICU would otherwise
+// keep a state for each character.
 struct Patterns {
   PythonRegex start_tag{R"(<[a-zA-Z][^\t\n\r\f />\u0000]*+)"
                         R"((?:[\s/]*+(?:(?<=['"\s/])[^\s/>][^\s/=>]*+)"

@@ -35,8 +35,8 @@ icu::UnicodeString decode_number(std::string_view number) {
   return is_dropped(character) ? icu::UnicodeString() : icu::UnicodeString(character);
 }
 
-// Decodes what follows "&": the name that is in the table, else the longest beginning that counts without a
-// semicolon.
+// Decodes what follows "&": the name that is in the table, otherwise the longest beginning that counts
+// without a semicolon.
 icu::UnicodeString decode_name(const std::string& name) {
   if (name.back() == ';') {
     if (const HtmlEntity* entity = find_html_entity(std::string_view(name).substr(0, name.size() - 1)))
@@ -73,7 +73,7 @@ std::optional<icu::UnicodeString> decode_clear_reference(const icu::UnicodeStrin
   return text_of(*entity).toUpper(icu::Locale::getRoot());
 }
 
-// Replaces what `regex` finds and `decode` decodes from the regex's group.
+// Replaces the matches of `regex` whose group `decode` can decode.
 icu::UnicodeString decode_all(
     const icu::UnicodeString& text, const PythonRegex& regex,
     const std::function<std::optional<icu::UnicodeString>(const icu::UnicodeString& reference)>& decode) {

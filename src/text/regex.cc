@@ -36,7 +36,7 @@ class PatternReader {
   }
 
  private:
-  // Holds a member of a set.
+  // A member of a set.
   struct Member {
     std::string text;
     bool is_character;  // a single one, which may be an end of a range
@@ -71,7 +71,7 @@ class PatternReader {
         return std::string(take(1));
       case '.':
       case '^':
-      case '$':  // differs between the syntaxes
+      case '$':  // the syntaxes differ in this
         fail(rest().substr(0, 1));
       default:
         return member().text;
@@ -94,7 +94,7 @@ class PatternReader {
     const bool valid = comma > 0 && bounds.find_first_not_of("0123456789") >= comma &&
                        bounds.find_first_not_of("0123456789", comma + 1) == std::string_view::npos;
     const std::string_view after = valid ? rest().substr(end + 1) : "";
-    // A following sign only makes it lazy or possessive in ICU's syntax.
+    // In ICU's syntax, a following sign only makes it lazy or possessive.
     if (!valid || after.starts_with('?') || after.starts_with('+')) fail("{");
     return std::string(take(end + 1));
   }
@@ -146,12 +146,12 @@ class PatternReader {
   size_t position_ = 0;
 };
 
-// This is str.isalnum() of Python and the underscore. ICU's own \w has marks and lacks most numbers.
+// Python's str.isalnum() and the underscore. ICU's own \w includes marks and lacks most numbers.
 constexpr std::string_view kPythonWord = R"(\p{L}\p{N}_)";
-// This is str.isspace(). ICU's own \s lacks the separators of ASCII.
+// Python's str.isspace(). ICU's own \s lacks the separators of ASCII.
 constexpr std::string_view kPythonSpace = R"(\p{Z}\t-\r\u001c-\u001f\u0085)";
 
-// Returns what a letter after a backslash stands for in ICU's syntax, or nothing if it means the same there.
+// Returns the meaning of a letter after a backslash in ICU's syntax, or nothing if it is the same.
 std::string class_of(char letter) {
   switch (letter) {
     case 'w':
@@ -162,7 +162,7 @@ std::string class_of(char letter) {
       return fmt::format("[{}]", kPythonSpace);
     case 'S':
       return fmt::format("[^{}]", kPythonSpace);
-    // ICU's own \b looks through marks.
+    // ICU's own \b ignores marks.
     case 'b':
       return fmt::format("(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))", kPythonWord);
     default:
@@ -278,7 +278,7 @@ icu::UnicodeString PythonRegex::replace_all(const icu::UnicodeString& text,
   UErrorCode status = U_ZERO_ERROR;
   const auto matcher = this->matcher(text);
   icu::UnicodeString result;
-  // RegexMatcher::replaceAll() treats a search that fails as one that does not find anything.
+  // RegexMatcher::replaceAll() treats a search that fails like one that finds nothing.
   while (matcher->find(status)) matcher->appendReplacement(result, replacement, status);
   require_success(status);
   matcher->appendTail(result);

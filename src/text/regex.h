@@ -24,7 +24,7 @@ class Regex {
 
   // `pattern` may contain literals, sets, \s, \S, the categories \p{L}, \p{Lu}, \p{Ll}, \p{Lt}, \p{Lm},
   // \p{Lo}, \p{M} and \p{N}, groups, lookahead, (?i:...), alternatives and repetitions. Throws Error(kInput)
-  // with `where` that names any other construct, and if it is not valid.
+  // with `where`, naming any other construct, and if it is not valid.
   Regex(std::string_view pattern, const std::string& where);
   // Matches `text` (UTF-8, not empty) literally.
   static Regex of_text(std::string_view text, const std::string& where);
@@ -41,21 +41,21 @@ class Regex {
   std::string where_;
 };
 
-// Regular expressions whose character classes mean what they mean in Python's `re`.
+// Regular expressions whose character classes have the same meaning as in Python's `re`.
 class PythonRegex {
  public:
   struct Match {
     int32_t begin, end;        // UTF-16 units
-    icu::UnicodeString group;  // the first, or empty if the pattern has none
+    icu::UnicodeString group;  // the first group; empty if the pattern has none
   };
 
-  // `pattern` is of ICU, but \b, \w, \W, \s, \S and $ are Python's. Must be valid.
+  // `pattern` has ICU's syntax, but \b, \w, \W, \s, \S and $ are Python's. Must be valid.
   explicit PythonRegex(std::string_view pattern);
 
   // These throw Error(kUsage) for a text on which the pattern backtracks for seconds.
   std::optional<Match> match(const icu::UnicodeString& text, int32_t position) const;  // begins at `position`
   std::optional<Match> search(const icu::UnicodeString& text, int32_t position) const;
-  // In `replacement` $1 is the first group.
+  // In `replacement`, $1 is the first group.
   icu::UnicodeString replace_all(const icu::UnicodeString& text, const icu::UnicodeString& replacement) const;
 
  private:

@@ -10,12 +10,12 @@
 namespace tessera::text {
 namespace {
 
-// These are field numbers of sentencepiece_model.proto.
+// Field numbers of sentencepiece_model.proto.
 constexpr uint64_t kModelPieces = 1, kModelTrainerSpec = 2, kModelNormalizerSpec = 3;
 constexpr uint64_t kPieceText = 1, kPieceScore = 2, kPieceType = 3;
 constexpr uint64_t kTrainerModelType = 3;
 constexpr uint64_t kNormalizerCharsmap = 2;
-// These are values of these fields.
+// Values of these fields.
 constexpr uint64_t kUnigram = 1;
 constexpr uint64_t kControl = 3, kUserDefined = 4;
 
@@ -78,7 +78,7 @@ class Message {
   const std::string& where_;
 };
 
-// The rules are in the normaliser itself or in one of its sequence. They may be absent.
+// The rules are in the normaliser itself or in a member of its sequence. They may be absent.
 std::string find_charsmap(const Json& normalizer, const std::string& where) {
   if (!normalizer.is_object()) return {};
   const Json single = Json::array({normalizer});
@@ -153,8 +153,8 @@ SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::
       }
     }
   }
-  // A file that is truncated between two fields is still a valid message, but lacks the normalizer's, which
-  // follows the pieces and the trainer's.
+  // A file that is truncated between two fields is still a valid message, but lacks the field of the
+  // normaliser, which follows the pieces and the trainer's.
   if (!has_normalizer) message.fail();
   if (model_type != kUnigram)
     input_error(where, "a SentencePiece model of another type than Unigram, which T5 needs");

@@ -28,9 +28,9 @@ SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::
 // Throws Error(kInput) if the model is damaged or not a Unigram model.
 SentencePieceModel parse_tokenizer_json(const JsonConfig& document);
 
-// Precompiled normalisation rules, applied in the way of Hugging Face's tokenizers. Format: a
-// 32-bit length (little endian), a double-array trie of that many bytes (the darts-clone layout, 32-bit
-// units) from source strings to offsets, then the replacements, each terminated by a zero byte.
+// Precompiled normalisation rules, applied as in Hugging Face's tokenizers. Format: a 32-bit length (little
+// endian), a double-array trie of that many bytes (the darts-clone layout, 32-bit units) from source strings
+// to offsets, then the replacements, each terminated by a zero byte.
 // https://github.com/google/sentencepiece/blob/master/src/normalizer.cc
 class Charsmap {
  public:
@@ -42,7 +42,7 @@ class Charsmap {
   // Normalises `text` (well-formed UTF-8) by grapheme. A grapheme of fewer than six bytes that starts with a
   // source string is replaced as a whole by the replacement of the shortest such string; otherwise the same
   // is done with each of its characters. SentencePiece itself uses the longest match and keeps what follows
-  // it; the ids of checkpoints are those of transformers.
+  // it; checkpoints use the ids of transformers.
   std::string normalize(std::string_view text) const;
 
  private:

@@ -22,7 +22,7 @@ void add(std::vector<AddedToken>& tokens, AddedToken token) {
   if (!has_text(tokens, token.text)) tokens.push_back(std::move(token));
 }
 
-// transformers ignores a list of extra tokens if there is also a table of them with names. That of the
+// transformers ignores a list of extra tokens if there is also a table of named ones; the list of the
 // sentinels is the default anyway.
 void refuse_list_beside_table(const JsonConfig& config) {
   constexpr const char *kTable = "extra_special_tokens", *kList = "additional_special_tokens";

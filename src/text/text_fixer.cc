@@ -27,7 +27,7 @@ icu::UnicodeString normalize(const icu::Normalizer2& normalizer, const icu::Unic
   return result;
 }
 
-// These are ligatures and digraphs of Latin letters.
+// Ligatures and digraphs of Latin letters.
 void add_ligatures(Replacements& replacements) {
   static constexpr std::pair<UChar32, const char16_t*> kLigatures[] = {
       {0x132, u"IJ"},       {0x133, u"ij"},  {0x149, u"\u02bcn"}, {0x1c4, u"D\u017d"}, {0x1c5, u"D\u017e"},
@@ -39,7 +39,7 @@ void add_ligatures(Replacements& replacements) {
   for (const auto& [ligature, letters] : kLigatures) replacements[ligature] = letters;
 }
 
-// These are half-width and full-width forms.
+// Half-width and full-width forms.
 void add_widths(Replacements& replacements) {
   UErrorCode status = U_ZERO_ERROR;
   const icu::Normalizer2* nfkc = icu::Normalizer2::getNFKCInstance(status);
@@ -52,7 +52,7 @@ void add_widths(Replacements& replacements) {
   replacements[0x3000] = u" ";
 }
 
-// These fix single characters. A fix never gives a character that another one takes.
+// Fixes of single characters. A fix never produces a character that another one replaces.
 const Replacements& replacements() {
   static const Replacements& all = *[] {
     auto* result = new Replacements;
@@ -103,7 +103,7 @@ icu::UnicodeString fix_text(const icu::UnicodeString& text) {
     const int32_t end = line_end < 0 ? text.length() : line_end + 1;
     icu::UnicodeString line = text.tempSubStringBetween(begin, end);
     if (line.indexOf(u'<') >= 0) has_entities = false;
-    for (icu::UnicodeString before; before != line;) {  // one repair can bring about another
+    for (icu::UnicodeString before; before != line;) {  // one repair can enable another
       before = line;
       line = fix_line_once(line, has_entities);
     }

@@ -21,7 +21,7 @@ const Json& value_of(const JsonConfig& file, const char* key) {
   return file.values().contains(key) ? file.values()[key] : null;
 }
 
-// Appends the tokens of a list; a text that is there already is not added again.
+// Appends the tokens of a list; a text that is already there is not added again.
 void append_list(const JsonConfig& file, const char* key, std::vector<AddedToken>& tokens) {
   if (!value_of(file, key).is_array()) return;
   for (const Json& value : value_of(file, key)) {

@@ -13,11 +13,11 @@
 
 namespace tessera::text {
 
-// Reads the file; returns an empty object if there is none.
+// Reads the file; returns an empty object if it does not exist.
 JsonConfig read_json_if_there(const std::filesystem::path& path);
 
-// Parses a token as configs write it: its text, or an object with text and flags. `normalized` is the default
-// of that flag. Throws Error(kInput) with `where` for another shape.
+// Parses a token in the form that configs use: its text, or an object with text and flags. `normalized` is
+// the default of that flag. Throws Error(kInput) with `where` for another shape.
 AddedToken parse_added_token(const Json& value, bool normalized, const std::string& where);
 
 // Parses the `added_tokens` of a tokenizer.json, in order, with their ids. Throws Error(kInput) for another
@@ -43,8 +43,8 @@ class TokenizerConfig {
   // Returns the side that tokenizer_config.json sets, or else the tokenizer.json `document`. Throws
   // Error(kInput) for another side.
   TruncationSide truncation_side(const JsonConfig& document) const;
-  // Returns the tokens added to the vocabulary, by id. Those of `document`, a tokenizer.json, are used in the
-  // cases in which added_tokens.json is. Throws Error(kInput) for another shape.
+  // Returns the tokens added to the vocabulary, by id. Those of `document`, a tokenizer.json, are used where
+  // added_tokens.json would be. Throws Error(kInput) for another shape.
   std::map<int64_t, AddedToken> saved_tokens(const JsonConfig& document) const;
 
  private:

@@ -222,7 +222,7 @@ void PreTokenizer::Split::operator()(std::string_view text, std::vector<std::str
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool delimits = parts[i].delimits;
     const bool same = i > 0 && parts[i - 1].delimits == delimits;
-    // Says whether this part starts a new piece.
+    // Whether this part starts a new piece.
     bool begins = true;
     if (behavior == Behavior::kMergedWithPrevious) begins = !delimits || same;
     if (behavior == Behavior::kMergedWithNext) begins = delimits || i == 0 || !parts[i - 1].delimits;

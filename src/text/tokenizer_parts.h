@@ -1,5 +1,5 @@
 // Reads the parts of a tokenizer.json: normalizer, pre-tokenizer and post-processor. Each is described by an
-// object with a type, which may be a sequence of such objects.
+// object with a type; the object may be a sequence of such objects.
 #pragma once
 
 #include <cstdint>

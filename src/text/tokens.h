@@ -1,5 +1,5 @@
-// What tokenizers have in common: vocabularies, tokens that are recognised in the text itself, and the cut of
-// texts that have too many.
+// What tokenizers have in common: vocabularies, tokens that are recognised in the text itself, and the
+// truncation of texts with too many tokens.
 #pragma once
 
 #include <cstdint>
@@ -37,13 +37,13 @@ class AddedTokens {
   using Normalize = std::function<std::string(std::string_view text)>;
   using Visit = std::function<void(std::optional<int64_t> id, std::string_view part)>;
 
-  // Adds a token, whose text is normalised if it is matched in normalised text, or replaces the id and flags
-  // of one with the same text. Empty texts are ignored.
+  // Adds a token, or replaces the id and flags of the one with the same text. The text is normalised if the
+  // token is matched in normalised text. Empty texts are ignored.
   void add(const AddedToken& token, int64_t id);
 
-  // Finds the tokens of the raw text, normalises what is between them, and finds those of the normalised text
-  // in that. Calls `visit` with the parts of `text` in order: the id of a token, or nullopt and the
-  // (non-empty) normalised text between tokens. The leftmost token wins, then the longest.
+  // Finds the tokens in the raw text, normalises the text between them, and finds there the tokens that are
+  // matched in normalised text. Calls `visit` with the parts of `text` in order: the id of a token, or
+  // nullopt and the (non-empty) normalised text between tokens. The leftmost token wins, then the longest.
   void split(std::string_view text, const Normalize& normalize, const Visit& visit) const;
 
  private:

@@ -17,7 +17,7 @@
 namespace tessera::text {
 namespace {
 
-// This is Python's str.isspace().
+// Python's str.isspace().
 bool is_python_space(UChar32 character) {
   const UCharDirection direction = u_charDirection(character);
   return u_charType(character) == U_SPACE_SEPARATOR || direction == U_WHITE_SPACE_NEUTRAL ||
@@ -27,7 +27,7 @@ bool is_python_space(UChar32 character) {
 constexpr const char* kNfcCharacters = "[:Age=9.0:]";
 constexpr int kPatternVersion = 16;
 
-// Lists the characters that Unicode 15.1 and 16 added to a category.
+// The characters that Unicode 15.1 and 16 added to a category.
 struct Additions {
   std::string_view category;
   const char* characters;
@@ -53,8 +53,8 @@ constexpr Additions kAdditions[] = {
           R"(\U00016D70-\U00016D79\U0001CCF0-\U0001CCF9\U0001E5F1-\U0001E5FA)"},
 };
 
-// Lists the capitals that Unicode 16 and 17 added, in runs of every `step`th, and the distance to their small
-// letters.
+// The capitals that Unicode 16 and 17 added, in runs of every `step`th character, and the distance to their
+// lowercase letters.
 struct Capitals {
   char32_t first, last, step;
   int32_t distance;

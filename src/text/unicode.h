@@ -42,15 +42,15 @@ void for_each_grapheme(std::string_view text, const std::function<void(std::stri
 // Removes what Python's str.strip() removes at both ends.
 std::string stripped(std::string_view text);
 
-// Returns what diffusers' PixArt pipelines encode where they do not clean captions: `prompt` in lower case,
-// then without white space at both ends, as str.lower() and str.strip() of Python. Throws Error(kUsage) if
+// Returns what diffusers' PixArt pipelines encode if they do not clean captions: `prompt` in lower case, then
+// without white space at both ends, as by Python's str.lower() and str.strip(). Throws Error(kUsage) if
 // `prompt` is not UTF-8.
 std::string lower_and_strip(std::string_view prompt);
 
-// The Unicode versions of Hugging Face's tokenizers, whose parts use different ones, each of which gives
-// other ids to some text: Unicode 9 in NFC (the crate unicode-normalization-alignments), 16 in patterns
-// (Oniguruma 6.9.10), 17 in lower case (Rust 1.92). They are derived here from ICU's version, which may be
-// older or newer.
+// The Unicode versions of Hugging Face's tokenizers. Their parts use different versions, which affect the ids
+// of some texts: Unicode 9 in NFC (the crate unicode-normalization-alignments), 16 in patterns (Oniguruma
+// 6.9.10), 17 in lower case (Rust 1.92). They are derived here from ICU's version, which may be older or
+// newer.
 
 // Normalization form C of well-formed UTF-8. Characters that Unicode 9 had not assigned are left unchanged.
 std::string to_nfc(std::string_view text);
@@ -58,8 +58,8 @@ std::string to_nfc(std::string_view text);
 // Lower-cases well-formed UTF-8 character by character: a capital sigma never becomes a final one.
 std::string to_lower_case(std::string_view text);
 
-// The characters of a general category, L, Lu, Ll, Lt, Lm, Lo, M or N, as a set of ICU's regular expressions;
-// nullopt for others.
+// The characters of a general category (L, Lu, Ll, Lt, Lm, Lo, M or N) as a set for ICU's regular
+// expressions; nullopt for other categories.
 std::optional<std::string> category_set(std::string_view category);
 
 }  // namespace tessera::text

@@ -10,9 +10,9 @@
 namespace tessera::text {
 namespace {
 
-constexpr double kUnknownPenalty = 10.0;  // below the least likely piece
+constexpr double kUnknownPenalty = 10.0;  // below the score of the least likely piece
 
-// Holds the best segmentation of the text up to one position: its score and its last piece.
+// The best segmentation of the text up to one position: its score and its last piece.
 struct Best {
   double score = 0;
   std::optional<size_t> start;

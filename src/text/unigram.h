@@ -20,12 +20,12 @@ struct Piece {
 class Unigram {
  public:
   // A piece's position is its id; of two with the same text the later one counts. Characters that no piece
-  // covers become `unknown_id`. Throws Error(kInput) with `where` if that is not below the number of pieces,
-  // or a piece is not UTF-8.
+  // covers become `unknown_id`. Throws Error(kInput) with `where` if `unknown_id` is not below the number of
+  // pieces, or if a piece is not UTF-8.
   Unigram(std::vector<Piece> pieces, int64_t unknown_id, const std::string& where);
 
   // Appends the ids of `word` (well-formed UTF-8) to `ids`; adjacent unknown characters share one id. Scores
-  // are summed in double precision from the left, and of equal sums the one whose last piece starts earlier
+  // are summed in double precision from the left; among equal sums, the one whose last piece starts earlier
   // wins: words such as "..." have several best segmentations, and the choice decides the ids.
   void encode(std::string_view word, std::vector<int64_t>& ids) const;
 

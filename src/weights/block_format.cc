@@ -18,8 +18,8 @@ const uint8_t* bytes_of(const std::byte* block) {
   return reinterpret_cast<const uint8_t*>(block);
 }
 
-// Blocks of 32 numbers: a factor, what is added if `has_offset`, the fifth bits of all if `bits` is 5, and
-// four bits of each, those of the second half above those of the first.
+// Blocks of 32 numbers: a factor; an addend if `has_offset`; the fifth bits of all numbers if `bits` is 5;
+// and four bits of each number, those of the second half above those of the first.
 template <int bits, bool has_offset>
 void decode_nibbles(const std::byte* block, float* numbers) {
   const uint8_t* const bytes = bytes_of(block);
@@ -43,7 +43,8 @@ void decode_q8_0(const std::byte* block, float* numbers) {
   for (int i = 0; i < 32; ++i) numbers[i] = factor * static_cast<float>(static_cast<int8_t>(bytes[2 + i]));
 }
 
-// Blocks of 256 numbers, a "super-block", have a factor for their parts' factors, which are small integers.
+// Blocks of 256 numbers, "super-blocks", have a factor for the factors of their parts, which are small
+// integers.
 constexpr int kSuper = 256;
 
 // Two bits of each number: byte 32 h + i has those of numbers i, 32 + i, 64 + i and 96 + i of half h.

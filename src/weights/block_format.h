@@ -1,4 +1,4 @@
-// Weights that are coded in blocks of numbers, each with its own factors, as in GGUF files.
+// Weights that are stored in blocks of numbers, each with its own factors, as in GGUF files.
 // Formats: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace tessera::weights {
 
-// Q8_0, Q5_0, ...: how consecutive numbers of a row are coded. The formats are values of a table: two
+// Q8_0, Q5_0, ...: how consecutive numbers of a row are coded. The formats are entries of a table: two
 // pointers are equal if their formats are.
 struct BlockFormat {
   std::string_view name;
@@ -17,7 +17,7 @@ struct BlockFormat {
   void (*decode)(const std::byte* block, float* numbers);
 };
 
-// nullptr if no format that can be decoded has the name.
+// nullptr if there is no decodable format of this name.
 const BlockFormat* find_block_format(std::string_view name);
 
 }  // namespace tessera::weights

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The names under which a library looks for weights, the first choice first.
+// The names under which a library looks for weights, in order of preference.
 std::vector<std::string> names_of(Library library, const std::string& variant) {
   const std::string stem = library == Library::kDiffusers ? "diffusion_pytorch_model" : "model";
   std::vector<std::string> names = {stem + ".safetensors.index.json"};
@@ -41,7 +41,7 @@ std::optional<fs::path> find_variant(const fs::path& folder, Library library, co
   return std::nullopt;
 }
 
-// Names of weights in a folder that have none of the names that count.
+// Reports the names of weights in a folder when none of them is a name that is looked for.
 [[noreturn]] void refuse_names(const fs::path& folder, Library library) {
   const size_t plain = library == Library::kDiffusers ? 1 : 0;
   const std::string wanted = names_of(library, "").at(plain), index = names_of(library, "").at(1 - plain);
@@ -144,7 +144,7 @@ const NamedTensor& Checkpoint::find(const std::string& key) const {
   if (place != tensors_.end()) return place->second;
   std::string what;
   for (const std::shared_ptr<TensorFile>& file : files_) {
-    if (!used_.empty()) break;  // of the right model, so what is missing is all that can be said
+    if (!used_.empty()) break;  // of the right model, so what is missing is all that can be reported
     refuse_additions(file->header(), file->path().string());
     if (const KnownFile* const known = recognise(file->header()))
       what = fmt::format("; by its names {} is of {}", file->path().filename().string(), known->title);
@@ -197,15 +197,16 @@ at::Tensor Checkpoint::load(const std::string& key, at::IntArrayRef shape, at::S
   bytes_held_ += static_cast<uint64_t>(count) * c10::elementSize(dtype);
   bytes_used_ += static_cast<uint64_t>(in_file);
   if (device.is_meta()) {
-    // What is mapped stands beside its copy for a moment, which counts in the peak
+    // The mapped bytes exist beside their copy for a moment, which counts in the peak
     // (weights/memory_counter.h).
     const at::Tensor mapped = at::empty({in_file}, at::TensorOptions().device(device).dtype(at::kByte));
     at::Tensor part = at::empty(part_shape, at::TensorOptions().device(device).dtype(dtype));
-    // Of coded weights the file's dtype says nothing.
+    // For coded weights, the file's dtype is not meaningful.
     record_loading({key, shape, slices, tensor.is_coded() ? dtype : tensor.entry.dtype, part});
     return part;
   }
-  const at::DisableRecordFunctionGuard unrecorded;  // laying a weight out is no operation of the model
+  const at::DisableRecordFunctionGuard unrecorded;  // changing a weight's layout is not an operation of the
+                                                    // model
   if (tensor.is_coded() && !tensor.is_transposed && !tensor.has_halves_swapped)
     return decoded_tensor(files_, tensor, dtype, slices, in_file).to(device);
   at::Tensor part = whole(tensor, dtype, in_file);
@@ -236,7 +237,7 @@ std::vector<std::string> Checkpoint::unused() const {
 bool is_near(const at::Tensor& stored, const at::Tensor& computed) {
   if (stored.sizes() != computed.sizes()) return false;
   if (!at::isFloatingType(stored.scalar_type())) return at::equal(stored, computed.to(stored.scalar_type()));
-  constexpr double kDigits = 0x1p-7;  // twice what bf16 rounds
+  constexpr double kDigits = 0x1p-7;  // twice the rounding of bf16
   return at::allclose(stored.to(at::kDouble), computed.to(at::kDouble), kDigits, /*atol=*/1e-6);
 }
 

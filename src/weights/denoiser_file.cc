@@ -12,13 +12,13 @@
 namespace tessera::weights {
 namespace {
 
-// What stands before all names, as ComfyUI and trainers save them.
+// The prefix of all names, as saved by ComfyUI and trainers.
 constexpr auto kPrefixes =
     std::to_array<std::string_view>({"", "model.diffusion_model.", "diffusion_model."});
 
 constexpr std::string_view kZImage = "ZImageTransformer2DModel", kFlux2 = "Flux2Transformer2DModel";
 
-// The first that fits counts.
+// The first match counts.
 constexpr auto kKnownFiles = std::to_array<KnownFile>({
     {"Z-Image", kZImage, "x_pad_token"},
     {"FLUX.2", kFlux2, "double_stream_modulation_img.lin.weight"},
@@ -32,10 +32,10 @@ constexpr auto kKnownFiles = std::to_array<KnownFile>({
     {"a text encoder", "", "model.embed_tokens.weight"},
 });
 
-// How names are translated that begin so; '*' stands for a word, which follows again.
+// How names with this beginning are translated; '*' stands for a word, which is inserted in the result.
 struct Rule {
   std::string_view from;
-  // Of several each is a part of the rows, in their order; of none the tensor is not used.
+  // If there are several, each gets a part of the rows, in order; if there are none, the tensor is not used.
   std::vector<std::string_view> to;
   bool swaps_halves = false;
 };
@@ -53,7 +53,7 @@ const std::vector<Rule>& z_image_rules() {
   return rules;
 }
 
-// The last modulation is stored as shift and scale, and diffusers takes scale and shift.
+// The last modulation is stored as shift and scale, but diffusers expects scale and shift.
 const std::vector<Rule>& flux2_rules() {
   static const std::vector<Rule> rules = {
       {"img_in.", {"x_embedder."}},
@@ -91,7 +91,7 @@ const std::vector<Rule>& flux2_rules() {
   return rules;
 }
 
-// What a name is made of that begins as a pattern: the words that the stars stand for, and what follows.
+// The parts of a name that matches a pattern: the words that the stars stand for, and what follows.
 struct Match {
   std::vector<std::string_view> words;
   std::string_view rest;
@@ -113,7 +113,7 @@ std::optional<Match> match(std::string_view pattern, std::string_view name) {
   return found;
 }
 
-// A star for which there is no word stays.
+// A star without a corresponding word stays.
 std::string filled(std::string_view pattern, const Match& match) {
   std::string name;
   auto word = match.words.begin();
@@ -168,7 +168,7 @@ class DenoiserNames {
       return;
     }
     NamedTensor taken = tensor;
-    // Files that leave out leading dimensions of one number.
+    // Some files leave out leading dimensions of size one.
     if (name.ends_with("_pad_token") && taken.entry.shape.size() == 1)
       taken.entry.shape.insert(taken.entry.shape.begin(), 1);
     put(std::string(name), std::move(taken), key);

@@ -1,4 +1,4 @@
-// Which tensors of files say how others are coded.
+// Determines which tensors of files describe how others are coded.
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -28,7 +28,7 @@ int64_t count_in(const std::vector<int64_t>& shape) {
   return count;
 }
 
-// The name without its end, if it has one of these.
+// The name without its ending, if it has one of these.
 template <size_t count>
 std::optional<std::string> without_end(const std::string& key,
                                        const std::array<std::string_view, count>& ends) {
@@ -38,7 +38,7 @@ std::optional<std::string> without_end(const std::string& key,
   return std::nullopt;
 }
 
-// Says nothing that the factors do not say, in each file that a converter wrote.
+// Whether the tensor, which some converters write in each file, adds nothing to the factors.
 bool is_marker(const std::string& key) {
   return key == kMarker || key.ends_with(fmt::format(".{}", kMarker));
 }
@@ -84,7 +84,7 @@ class FactorReader {
  private:
   std::string path(size_t file) const { return files_[file]->path().string(); }
 
-  // The formats of all layers that the metadata list, as `comfy_quant` says them beside each.
+  // The formats of all layers listed in the metadata, in the form of the `comfy_quant` beside each.
   void read_formats(size_t file) {
     const std::map<std::string, std::string>& metadata = files_[file]->header().metadata;
     const auto found = metadata.find(kFormats);
@@ -105,7 +105,7 @@ class FactorReader {
                             ? ""
                             : format.dump(-1, ' ', true, Json::error_handler_t::replace);
     for (const auto& item : format.items()) {
-      // How products are computed on a GPU is no property of the weights.
+      // How products are computed on a GPU is not a property of the weights.
       if (other.empty() && item.key() != "format" && item.key() != "full_precision_matrix_mult")
         other = item.key();
     }
@@ -144,8 +144,8 @@ class FactorReader {
     result.erase(key);
   }
 
-  // A file in which some matrices of eight bits have factors has lost those of the others: without them they
-  // would be many times too large.
+  // If only some 8-bit matrices in a file have factors, those of the others are missing: without them, these
+  // weights would be many times too large.
   void require_factors_of_all() const {
     const auto lacks = [](const auto& each) {
       return is_eight_bit(each.second.entry) && each.second.entry.shape.size() > 1 && !each.second.factor;
@@ -159,7 +159,7 @@ class FactorReader {
                   lacking->first);
   }
 
-  // What is named after a weight says something of it.
+  // A tensor that is named after a weight describes it.
   void refuse_others(const std::string& key, size_t file) const {
     for (size_t at = key.find(kWeight); at != std::string::npos; at = key.find(kWeight, at + 1)) {
       const size_t end = at + kWeight.size();

@@ -28,8 +28,8 @@ constexpr bool is_unsigned(uint32_t type) {
   return type == 0 || type == 2 || type == 4 || type == 10;
 }
 
-// The types of tensors by number. Those without a dtype are of blocks; the format no longer has those without
-// a name.
+// The types of tensors by number. Those without a dtype consist of blocks; those without a name are no longer
+// part of the format.
 struct TensorType {
   std::string_view name;
   std::optional<at::ScalarType> dtype = {};
@@ -102,7 +102,7 @@ class GgufReader {
   }
   std::string text() { return text_of(number<uint64_t>()); }
 
-  // A value of the metadata: a text, an unsigned number, or nothing of other kinds.
+  // A value of the metadata: a text or an unsigned number; values of other kinds are dropped.
   struct Value {
     std::optional<std::string> text;
     std::optional<uint64_t> number;
@@ -141,7 +141,7 @@ class GgufReader {
     const auto type = number<uint32_t>();
     const auto count = number<uint64_t>();
     if (type == kStringValue || type == kArrayValue) {
-      for (uint64_t i = 0; i < count; ++i) value(type, nesting + 1);  // each takes bytes, which will end
+      for (uint64_t i = 0; i < count; ++i) value(type, nesting + 1);  // each takes bytes, which will run out
       return;
     }
     if (type >= kValueBytes.size()) input_error(where_, "arrays of type {} cannot be read", type);
@@ -197,13 +197,13 @@ uint64_t read_type(uint32_t type, uint64_t count, uint64_t row, const std::strin
   return count / numbers * static_cast<uint64_t>(entry.blocks->bytes);
 }
 
-// Its end may still lie behind the file's.
+// Its end may still be beyond the end of the file.
 TensorEntry read_tensor(GgufReader& reader, const std::string& key, uint64_t alignment,
                         const std::string& where) {
   TensorEntry entry{};
   const auto dims = reader.number<uint32_t>();
   if (dims > kMostDims) input_error(where, "'{}': {} dimensions are more than {}", key, dims, kMostDims);
-  uint64_t strides = 8;  // must fit, in the largest dtype, even if another size is 0
+  uint64_t strides = 8;  // must fit in the largest dtype, even if another size is 0
   uint64_t count = 1;
   for (uint32_t i = 0; i < dims; ++i) {
     const auto size = reader.number<uint64_t>();
@@ -237,7 +237,7 @@ TensorFileHeader parse_gguf(std::span<const std::byte> file, uint64_t file_bytes
   GgufReader reader(file, where);
   reader.number<uint32_t>();
   const auto version = reader.number<uint32_t>();
-  // Version 3 is version 2 that may also be big-endian, whose number then has other bytes.
+  // Version 3 is version 2, but may also be big-endian; its number then has other bytes.
   if (version != 2 && version != 3)
     input_error(where, "{} of GGUF cannot be read; convert the model again",
                 version % 65536 == 0 ? "big-endian files" : fmt::format("version {}", version));

@@ -1,4 +1,4 @@
-// The hook that observes which weights a thread loads, for whoever records a program.
+// The hook that observes which weights a thread loads, for recording programs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,13 +11,13 @@
 
 namespace tessera::weights {
 
-// The references hold during the call of the hook.
+// The references are valid during the call of the hook.
 struct LoadedWeight {
   const std::string& key;
-  at::IntArrayRef shape;  // of all of it
+  at::IntArrayRef shape;  // of the whole weight
   at::ArrayRef<Slice> slices;
-  at::ScalarType stored_dtype;  // in the file; that of the tensor where there is none
-  const at::Tensor& tensor;     // what was loaded, in the dtype that was asked for
+  at::ScalarType stored_dtype;  // in the file; if there is none, that of the tensor
+  const at::Tensor& tensor;     // what was loaded, in the requested dtype
 };
 
 using LoadingHook = std::function<void(const LoadedWeight&)>;
@@ -35,7 +35,7 @@ class ObserveLoading {
   const LoadingHook* before_;
 };
 
-// Called by sources when they have loaded a weight.
+// Called by sources after they have loaded a weight.
 void record_loading(const LoadedWeight& weight);
 
 }  // namespace tessera::weights

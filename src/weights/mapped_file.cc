@@ -19,8 +19,8 @@ constexpr const char* kChanged = "was written to while it was in use; run again 
 
 }  // namespace
 
-// Where a file is mapped, readable from a signal handler. A list holds all that there ever were: they are
-// used again, and never freed.
+// Where a file is mapped, readable from a signal handler. A list contains all places that ever existed: they
+// are reused, but never freed.
 struct MappedPlace {
   std::atomic<bool> used{true};
   std::atomic<uintptr_t> begin{0}, end{0};
@@ -75,7 +75,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path.string())
     size_ = static_cast<size_t>(status_.st_size);
     if (size_ == 0) input_error(path_, "is empty; get the file again");
     void* const address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor_, 0);
-    if (address == MAP_FAILED && errno == ENOMEM) throw std::bad_alloc();  // no fault of the file
+    if (address == MAP_FAILED && errno == ENOMEM) throw std::bad_alloc();  // not the file's fault
     if (address == MAP_FAILED) refuse("map");
     data_ = static_cast<const std::byte*>(address);
     place_ = &remember(bytes(), message_.c_str());
@@ -101,8 +101,7 @@ void MappedFile::require_unchanged() const {
 }
 
 void MappedFile::release(uint64_t begin, uint64_t end) const noexcept {
-  const auto page =
-      static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));  // at a multiple of which the mapping lies
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));  // the mapping begins at a multiple of it
   const uint64_t first = (begin + page - 1) / page * page, last = end / page * page;
   if (first < last) ::madvise(const_cast<std::byte*>(data_) + first, last - first, MADV_DONTNEED);
 }

@@ -10,8 +10,8 @@
 namespace tessera::weights {
 namespace {
 
-// Gives no memory, as libtorch's own allocator of the meta device, but reports sizes as those of other
-// devices do.
+// Provides no memory, like libtorch's own allocator for the meta device, but reports sizes as allocators of
+// other devices do.
 class MetaAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {

@@ -12,7 +12,7 @@
 namespace tessera::weights {
 namespace {
 
-constexpr int64_t kNumbersAtOnce = 1 << 20;  // decoded, which take as many words beside the result
+constexpr int64_t kNumbersAtOnce = 1 << 20;  // decoding needs as many words besides the result
 constexpr int64_t kNumbersOfThread = 1 << 13;
 
 int64_t product_of(const std::vector<int64_t>& sizes) {
@@ -21,7 +21,7 @@ int64_t product_of(const std::vector<int64_t>& sizes) {
   return product;
 }
 
-// Rows of a coded tensor; one of fewer than two dimensions is a row.
+// Rows of a coded tensor; a tensor with fewer than two dimensions is a single row.
 struct CodedRows {
   CodedRows(const TensorFiles& files, const NamedTensor& tensor, int64_t held_bytes)
       : is_matrix(tensor.entry.shape.size() >= 2), blocks(tensor.entry.blocks) {
@@ -77,7 +77,7 @@ void take_rows(NamedTensor& tensor, int64_t part, int64_t parts) {
     entry.end = entry.begin + bytes;
   };
   const std::vector<int64_t>& shape = tensor.entry.shape;
-  // A row alone need not be of whole blocks.
+  // A single row need not consist of whole blocks.
   if (shape.empty() || shape.front() % parts != 0 || (tensor.entry.blocks && shape.size() < 2)) return;
   if (tensor.factor && product_of(tensor.factor->entry.shape) > 1) take(tensor.factor->entry);
   take(tensor.entry);

@@ -73,7 +73,7 @@ bool read_count(const Json& value, uint64_t& count) {
   return count <= static_cast<uint64_t>(INT64_MAX);
 }
 
-// Its end may still lie behind the file's.
+// Its end may still be beyond the end of the file.
 TensorEntry parse_entry(const Json& value, const std::string& key, const std::string& where) {
   const auto refuse = [&](const char* what) { input_error(where, "'{}': {}", key, what); };
   if (!value.is_object()) refuse("expected an object with dtype, shape and data_offsets");
@@ -162,7 +162,7 @@ TensorFileHeader parse_safetensors(std::span<const std::byte> file, uint64_t fil
 
 namespace {
 
-// Returns what stands before the data of tensors, which follow in the order of their names.
+// Returns everything before the data of tensors, which follow in the order of their names.
 std::string write_header(const std::map<std::string, at::Tensor>& tensors,
                          const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();

@@ -247,7 +247,7 @@ StatedTraining stated_training(const TensorFileHeader& header) {
   const auto told = header.metadata.find("modelspec.prediction_type");
   const auto known = told == header.metadata.end() ? names.end() : names.find(told->second);
   if (known != names.end()) stated.prediction = known->second;
-  // Empty tensors, as fine-tunes of Stable Diffusion XL have them.
+  // Empty tensors, as in fine-tuned Stable Diffusion XL models.
   if (header.tensors.contains("v_pred")) stated.prediction = "v_prediction";
   stated.zero_snr = header.tensors.contains("ztsnr");
   for (const char* key : {"edm_mean", "edm_vpred.sigma_max"}) {

@@ -12,24 +12,24 @@ namespace tessera::weights {
 
 // Returns what the folder `part` of diffusers' layout ("unet", "vae", "text_encoder", "text_encoder_2") would
 // contain, under diffusers' names; each is a tensor of the file, or some rows of one. The names in the file
-// determine which blocks there are. Returns nothing if the file has nothing of the part. For "transformer":
-// weights/denoiser_file.h.
+// determine which blocks there are. Returns nothing if the file does not contain the part. For "transformer",
+// see weights/denoiser_file.h.
 NamedTensors single_file_part(const NamedTensors& tensors, const std::string& part);
 
-// Throws Error(kInput) that says what the file is, if it is known to hold what is added to a model: a LoRA,
-// an embedding, a ControlNet.
+// Throws Error(kInput) with the type of the file if it is known to contain an addition to a model: a LoRA, an
+// embedding, a ControlNet.
 void refuse_additions(const TensorFileHeader& header, const std::string& where);
-// The same for a VAE alone too.
+// The same, and also for a VAE alone.
 void require_whole_model(const TensorFileHeader& header, const std::string& where);
 // Whether the text encoders of the file are those of Stable Diffusion XL, or of 1.x and 2.x; empty if it has
 // none.
 std::optional<bool> is_of_xl(const TensorFileHeader& header);
 
-// What a file says of how its model was trained.
+// What a file states about how its model was trained.
 struct StatedTraining {
-  std::string prediction;  // "epsilon", "v_prediction", or empty: it says nothing
-  bool zero_snr = false;   // the last noise level of training is noise alone
-  std::string edm;         // the tensor which says that the levels are those of EDM, or empty
+  std::string prediction;  // "epsilon", "v_prediction", or empty if not stated
+  bool zero_snr = false;   // whether the last noise level of training is pure noise
+  std::string edm;         // the tensor which shows that the levels are those of EDM, or empty
 };
 StatedTraining stated_training(const TensorFileHeader& header);
 

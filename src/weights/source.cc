@@ -21,7 +21,7 @@ std::vector<int64_t> sliced_shape(const std::string& key, at::IntArrayRef shape,
 
 at::Tensor ShapeOnlySource::load(const std::string& key, at::IntArrayRef shape, at::ScalarType dtype,
                                  at::ArrayRef<Slice> slices, at::Device /*device*/) {
-  // Beside it stands for a moment what is read, as if files had this dtype (Checkpoint::load()).
+  // The bytes read exist beside it for a moment, as if files had this dtype (Checkpoint::load()).
   const at::Tensor read =
       at::empty(sliced_shape(key, shape, slices), at::TensorOptions().device(at::kMeta).dtype(dtype));
   at::Tensor part = at::empty_like(read);
@@ -30,8 +30,8 @@ at::Tensor ShapeOnlySource::load(const std::string& key, at::IntArrayRef shape, 
   return part;
 }
 
-// The tensor is a single number, seen at every place: rows can be selected on the CPU, as from a table in a
-// file, and it takes no memory.
+// The tensor is a single number, seen at every place: its rows can be selected on the CPU, as from a table in
+// a file, but it takes no memory.
 at::Tensor ShapeOnlySource::stored(const std::string& key, at::IntArrayRef shape) {
   at::Tensor table = at::zeros({}, at::kFloat).expand(shape);
   record_loading({key, shape, {}, at::kFloat, table});

@@ -35,8 +35,8 @@ class Source {
 // The shape of the part that `slices` select of `shape`; they must lie in it (checked).
 std::vector<int64_t> sliced_shape(const std::string& key, at::IntArrayRef shape, at::ArrayRef<Slice> slices);
 
-// A model of which only the config is known: every weight exists, with the shape that is asked for, on the
-// meta device. has() is false, so weights with several possible names have the usual one.
+// A model of which only the config is known: every weight exists on the meta device, with the requested
+// shape. has() is false, so weights with several possible names have the usual one.
 class ShapeOnlySource final : public Source {
  public:
   bool has(const std::string& /*key*/) const override { return false; }
@@ -44,7 +44,7 @@ class ShapeOnlySource final : public Source {
                   at::ArrayRef<Slice> slices, at::Device device) override;
   at::Tensor stored(const std::string& key, at::IntArrayRef shape) override;
 
-  uint64_t bytes_held() const { return bytes_held_; }  // of what load() returned
+  uint64_t bytes_held() const { return bytes_held_; }  // for everything that load() returned
 
  private:
   uint64_t bytes_held_ = 0;

@@ -14,7 +14,7 @@ namespace {
 
 TensorFileHeader parse_either(std::span<const std::byte> file, uint64_t file_bytes,
                               const std::string& where) {
-  constexpr uint64_t kTooShort = 8;  // for either; then the name tells
+  constexpr uint64_t kTooShort = 8;  // too short for either format; the name then decides
   const bool gguf = is_gguf({reinterpret_cast<const char*>(file.data()), file.size()}) ||
                     (file_bytes < kTooShort && where.ends_with(".gguf"));
   return gguf ? parse_gguf(file, file_bytes, where) : parse_safetensors(file, file_bytes, where);

@@ -24,8 +24,8 @@ struct TensorEntry {
   std::vector<int64_t> shape;
   uint64_t begin;
   uint64_t end;
-  // If set, its numbers are coded in such blocks, of which each row holds whole ones, and `dtype` is that in
-  // which they are decoded (weights/block_format.h).
+  // If set, its numbers are coded in such blocks, each row consists of whole blocks, and `dtype` is the dtype
+  // in which they are decoded (weights/block_format.h).
   const BlockFormat* blocks = nullptr;
 };
 
@@ -38,15 +38,15 @@ struct TensorFileHeader {
 // Whether bytes of the data section may belong to no tensor.
 enum class Gaps { kAllowed, kRefused };
 
-// Throws Error(kInput), with `where` in the message, unless all tensors lie in the data section, of
-// `data_bytes`, and none overlaps another. Each must end at or behind its beginning.
+// Throws Error(kInput), with `where` in the message, unless all tensors are within the data section, of
+// `data_bytes`, and do not overlap. Each must not end before it begins.
 void check_places(const TensorFileHeader& header, uint64_t data_bytes, Gaps gaps, const std::string& where);
 
-// Its tensors are read where they are, without a copy.
+// Its tensors are read in place, without a copy.
 class TensorFile {
  public:
-  // Reads a header of `file`, which is in a file of `file_bytes`, and checks it. Throws Error(kInput), with
-  // `where` in the message.
+  // Reads and checks a header from `file`, the beginning of a file of `file_bytes`. Throws Error(kInput),
+  // with `where` in the message.
   using Parser = TensorFileHeader(std::span<const std::byte> file, uint64_t file_bytes,
                                   const std::string& where);
 
@@ -60,7 +60,7 @@ class TensorFile {
   // was written to since it was opened.
   std::span<const std::byte> bytes(const TensorEntry& entry) const;
 
-  // Returns the memory of the pages that lie entirely in `entry` to the system; they are read again when
+  // Returns the memory of the pages that lie entirely within `entry` to the system; they are read again when
   // touched.
   void release(const TensorEntry& entry) const noexcept;
 
@@ -70,10 +70,10 @@ class TensorFile {
   TensorFileHeader header_;
 };
 
-// Opens a file of either format, which its first bytes tell.
+// Opens a file of either format, which its first bytes identify.
 std::shared_ptr<TensorFile> open_tensor_file(const std::filesystem::path& path);
 
-// What is said of a file that ends too early.
+// The explanation for a file that ends too early.
 inline constexpr std::string_view kGetFileAgain = "it is cut off or damaged; get the file again";
 
 }  // namespace tessera::weights

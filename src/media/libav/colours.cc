@@ -45,7 +45,7 @@ Frame make_frame(int height, int width, AVPixelFormat format) {
   return frame;
 }
 
-// Whether samples of 16 bits, grey or of three colours, lie side by side, as those of a PNG do.
+// Whether the samples have 16 bits and are interleaved, either grey or three colours, like those of a PNG.
 bool has_deep_samples(const AVPixFmtDescriptor& format) {
   constexpr uint64_t kOthers = AV_PIX_FMT_FLAG_PLANAR | AV_PIX_FMT_FLAG_FLOAT | AV_PIX_FMT_FLAG_BITSTREAM;
   const bool is_grey = format.nb_components <= 2, is_rgb = (format.flags & AV_PIX_FMT_FLAG_RGB) != 0;
@@ -53,7 +53,7 @@ bool has_deep_samples(const AVPixFmtDescriptor& format) {
   return (format.flags & kOthers) == 0 && (is_grey || is_rgb) && format.comp[0].depth == kDeep;
 }
 
-// Takes the upper eight bits of each sample, as Pillow reads colours of a PNG; swscale rounds.
+// Takes the upper eight bits of each sample, as Pillow does for colours of a PNG; swscale would round.
 Image image_of_deep_samples(const AVFrame& frame, const AVPixFmtDescriptor& format) {
   const bool is_grey = format.nb_components <= 2, is_big_endian = (format.flags & AV_PIX_FMT_FLAG_BE) != 0;
   Image image{.height = frame.height, .width = frame.width, .pixels = {}};
@@ -70,7 +70,7 @@ Image image_of_deep_samples(const AVFrame& frame, const AVPixFmtDescriptor& form
   return image;
 }
 
-// Sets the matrix and the range of frames that are decoded to RGB, where the file names them.
+// Sets the matrix and the range of frames that are decoded to RGB, if the file gives them.
 void set_colours(SwsContext& scaler, const AVFrame& frame) {
   int *matrix = nullptr, *to_matrix = nullptr;
   int full = 0, to_full = 0, brightness = 0, contrast = 0, saturation = 0;
@@ -84,8 +84,8 @@ void set_colours(SwsContext& scaler, const AVFrame& frame) {
 }
 
 // A plane of half the rows and columns at the size of the frame, as libwebp enlarges it: three quarters of a
-// pixel's own sample and one of the next in each direction, rounded twice. Beyond the edges of the plane the
-// next is its own.
+// pixel's own sample and one of the next in each direction, rounded twice. At the edges of the plane, the
+// pixel's own sample takes the place of the next.
 std::vector<uint8_t> enlarged(const AVFrame& frame, int plane) {
   const auto next = [](int at, int all) {
     return std::clamp(at / 2 + (at % 2 == 0 ? -1 : 1), 0, (all - 1) / 2);
@@ -105,7 +105,7 @@ std::vector<uint8_t> enlarged(const AVFrame& frame, int plane) {
   return samples;
 }
 
-// As libwebp, with the matrix of BT.601 and six bits behind the point.
+// Like libwebp, with the matrix of BT.601 and six fractional bits.
 Image image_of_webp(const AVFrame& frame) {
   const auto to_rgb = [](int luma, int cb, int cr) -> std::array<int, 3> {
     const int y = (19077 * luma) >> 8;

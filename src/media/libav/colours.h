@@ -23,15 +23,15 @@ class FromRgb {
 // Converts decoded frames to RGB. Alpha is dropped.
 //
 // A video is converted as the reference reads it (PyAV's to_rgb(): swscale with SWS_BILINEAR, which repeats
-// the chroma of a block), with one difference: PyAV takes BT.601 even if the file names another matrix, this
-// takes the named one, so that the colours are those that players show. Both take BT.601 if the file names
-// none. A WebP is converted as Pillow's decoder does, libwebp, which interpolates
-// chroma. Of samples of 16 bits in a still image, the upper eight count.
+// the chroma of a block), with one difference: PyAV uses BT.601 even if the file names another matrix; here,
+// the named one is used, so that colours are as in players. Both use BT.601 if the file names none. A WebP is
+// converted like Pillow's decoder, libwebp, does, which interpolates chroma. If samples in a still image have
+// 16 bits, the upper eight count.
 class ToRgb {
  public:
-  // `still` is the codec of a still image, and none of a video.
+  // `still` is the codec of a still image, or none for a video.
   explicit ToRgb(AVCodecID still) : still_(still) {}
-  Image operator()(const AVFrame& frame);  // of the first one's size
+  Image operator()(const AVFrame& frame);  // with the size of the first one
 
  private:
   AVCodecID still_;

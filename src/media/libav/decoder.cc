@@ -18,7 +18,8 @@ extern "C" {
 namespace tessera::media {
 namespace {
 
-// These formats hold all that they show, whereas a playlist could name other files or a place in a network.
+// These formats contain all that they show, whereas a playlist could name other files or a place in a
+// network.
 constexpr const char* kStills = "png_pipe,webp_pipe,bmp_pipe";
 constexpr const char* kVideos = "mov,mp4,matroska,webm,avi,gif,apng";
 constexpr const char* kReadable = "PNG, JPEG, WebP, BMP, GIF, MP4, MOV, WebM, MKV and AVI";
@@ -32,7 +33,7 @@ int refuse_to_open(AVFormatContext*, AVIOContext**, const char*, int, AVDictiona
 }
 
 void check(int code, const std::string& where) {
-  // Damaged tables hold lengths that exceed any memory.
+  // Damaged tables contain lengths that exceed any memory.
   if (code == AVERROR(ENOMEM)) input_error(where, "needs more memory than there is, or is damaged");
   if (code < 0) input_error(where, "cannot be read as an image or video: {}", libav_reason(code));
 }
@@ -61,8 +62,8 @@ Opened open_demuxer(const SourceReader& reader, const std::string& where) {
   return {.demuxer = Demuxer(made), .is_still = is_still};
 }
 
-// The matrix of a track takes (x, y) to (a x + c y, b x + d y), in numbers with 16 bits after the point. If
-// it does not turn by a multiple of 90 degrees, the nearest one counts.
+// The matrix of a track maps (x, y) to (a x + c y, b x + d y), in numbers with 16 fractional bits. If it does
+// not rotate by a multiple of 90 degrees, the nearest multiple is used.
 Orientation orientation_of(const AVStream& stream) {
   constexpr size_t kNumbers = 9;
 #if LIBAVFORMAT_VERSION_MAJOR >= 61
@@ -104,7 +105,7 @@ class LibavDecoder : public Decoder {
     const AVRational rate = stream.avg_frame_rate.num > 0 ? stream.avg_frame_rate : stream.r_frame_rate;
     if (!is_still_ && rate.num > 0 && rate.den > 0) fps = av_q2d(rate);
     orientation = orientation_of(stream);
-    // Browsers show animations with square pixels, as they show images, whatever the animations say.
+    // Browsers show animations with square pixels, as they show images, whatever the animations specify.
     const bool is_animation = codec_->codec_id == AV_CODEC_ID_GIF || codec_->codec_id == AV_CODEC_ID_APNG;
     const AVRational aspect =
         av_guess_sample_aspect_ratio(demuxer_.get(), demuxer_->streams[stream_], frame_.get());
@@ -128,7 +129,7 @@ class LibavDecoder : public Decoder {
  private:
   void find_stream();
   void open_codec();
-  // Decodes a frame. Returns whether one was left.
+  // Decodes a frame. Returns whether there was one left.
   bool receive();
   Image convert() { return (*to_rgb_)(*frame_); }
   void feed();
@@ -148,7 +149,7 @@ class LibavDecoder : public Decoder {
   Packet packet_;
   Frame frame_;
   std::optional<ToRgb> to_rgb_;
-  std::optional<Image> first_;  // is read to know the size
+  std::optional<Image> first_;  // read to determine the size
   bool is_still_ = false;
   int stream_ = -1;
 };
@@ -183,12 +184,12 @@ void LibavDecoder::open_codec() {
   codec_->pkt_timebase = stream.time_base;
   codec_->thread_count = 1;
   codec_->max_pixels = limits_.pixels;
-  codec_->err_recognition = AV_EF_EXPLODE;  // libav repairs what it can by default
+  codec_->err_recognition = AV_EF_EXPLODE;  // by default, libav repairs what it can
   check(avcodec_open2(codec_.get(), codec, nullptr));
   to_rgb_.emplace(is_still_ ? codec->id : AV_CODEC_ID_NONE);
 }
 
-// Hands the next packet of the track to the codec, or signals the end of the packets.
+// Passes the next packet of the track to the codec, or signals the end of the packets.
 void LibavDecoder::feed() {
   while (true) {
     av_packet_unref(packet_.get());
@@ -225,7 +226,7 @@ bool LibavDecoder::receive() {
 }
 
 void LibavDecoder::check_size(int64_t frame_height, int64_t frame_width) const {
-  if (frame_height <= 0 || frame_width <= 0) check(AVERROR_INVALIDDATA);  // libav found none
+  if (frame_height <= 0 || frame_width <= 0) check(AVERROR_INVALIDDATA);  // libav found no size
   require_within(limits_, frame_height, frame_width, where_);
 }
 

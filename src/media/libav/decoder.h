@@ -8,7 +8,7 @@
 
 namespace tessera::media {
 
-// Every failure of both functions is an Error(kInput), also of Decoder::next().
+// Every failure of both functions, and of Decoder::next(), is an Error(kInput).
 std::unique_ptr<Decoder> make_decoder(const Source& source, const std::string& where,
                                       const ReadLimits& limits);
 

@@ -21,13 +21,13 @@ struct Encoding {
   const char* encoder;
   const char* encoder_options;
   AVPixelFormat pixels;
-  // In these formats libav goes back in the file at its end, so that its bytes are not known before. In
-  // others, bytes come with the frames.
+  // In these formats, libav seeks back in the file at the end, so its bytes are not known before. In others,
+  // bytes come with the frames.
   bool is_seekable;
 };
 
-// The tree of macroblocks is off: with AVX-512, x264 164 reads memory for it that it has not set if a frame
-// is 4 or 6 macroblocks wide, so that the same frames gave different files.
+// Macroblock trees are off: with AVX-512, x264 164 reads uninitialised memory for them if a frame is 4 or 6
+// macroblocks wide, so the same frames would give different files.
 constexpr Encoding kMp4 = {.muxer = "mp4",
                            .muxer_options = "movflags=faststart",
                            .encoder = "libx264",
@@ -47,7 +47,7 @@ constexpr Encoding kGif = {.muxer = "gif",
                            .pixels = AV_PIX_FMT_PAL8,
                            .is_seekable = false};
 
-// Writes the pixels as numbers of a palette's colours, which stands in the frame too.
+// Writes the pixels as indices into a palette, which is stored in the frame too.
 void set_palette_frame(std::span<const uint8_t> rgb, AVFrame& to) {
   const Palette palette = make_palette(rgb);
   auto* const entries = reinterpret_cast<uint32_t*>(to.data[1]);
@@ -64,7 +64,7 @@ void set_palette_frame(std::span<const uint8_t> rgb, AVFrame& to) {
   }
 }
 
-// Returns the rate as a fraction: 23.976, 29.97 and 59.94 mean the rates of television, N * 1000 / 1001.
+// Returns the rate as a fraction: 23.976, 29.97 and 59.94 mean the television rates N * 1000 / 1001.
 AVRational to_frame_rate(double fps) {
   TESSERA_CHECK(fps >= 0.01 && fps <= 1000, "{} frames a second", fps);
   constexpr double kRounded = 1e-3;  // 23.976 for 23.97602...
@@ -179,7 +179,7 @@ void LibavEncoder::open_muxer(const VideoFormat& format) {
   check(avformat_alloc_output_context2(&made, nullptr, encoding_.muxer, nullptr));
   muxer_ = owned<Muxer>(made);
   memory_.attach(*muxer_);
-  muxer_->flags |= AVFMT_FLAG_BITEXACT;  // without random numbers, the same frames give the same file
+  muxer_->flags |= AVFMT_FLAG_BITEXACT;  // without random numbers, so that the same frames give the same file
   AVStream* const stream = avformat_new_stream(muxer_.get(), nullptr);
   if (!stream) throw std::bad_alloc();
   check(avcodec_parameters_from_context(stream->codecpar, codec_.get()));
@@ -206,7 +206,7 @@ Frame LibavEncoder::make_picture() const {
   return picture;
 }
 
-// Hands a frame to the encoder, or signals the end, and passes what comes out of it to the muxer.
+// Passes a frame to the encoder, or signals the end, and passes its output to the muxer.
 void LibavEncoder::send(const AVFrame* frame) {
   check(avcodec_send_frame(codec_.get(), frame));
   while (true) {

@@ -29,12 +29,12 @@ using WrittenBytes = uint8_t*;
 thread_local std::array<char, 256> last_error = {};
 
 void keep_error(void*, int level, const char* format, va_list arguments) {
-  constexpr int kLevel = 0xFF;  // the rest is a colour
+  constexpr int kLevel = 0xFF;  // the rest selects a colour
   if ((level & kLevel) <= AV_LOG_ERROR)
     std::vsnprintf(last_error.data(), last_error.size(), format, arguments);
 }
 
-// Returns where a seek goes in a file of `size` bytes, or -1 if that is outside of it. A seek can also ask
+// Returns where a seek goes in a file of `size` bytes, or -1 if that is outside the file. A seek can also ask
 // for the size.
 int64_t sought(int64_t offset, int whence, int64_t position, int64_t size) {
   switch (whence & ~AVSEEK_FORCE) {
@@ -64,7 +64,7 @@ Io make_io(void* opaque, bool writes, decltype(AVIOContext::read_packet) read,
   throw std::bad_alloc();
 }
 
-// This is the second opening of a MemoryFile, which only reads.
+// A MemoryFile opened a second time, for reading only.
 struct ReadAgain {
   const std::string& bytes;
   int64_t position = 0;
@@ -135,7 +135,7 @@ MemoryFile::MemoryFile(bool is_seekable) {
     const auto begin = static_cast<size_t>(file.position_), count = static_cast<size_t>(size);
     try {
       file.bytes_.resize(std::max(file.bytes_.size(), begin + count));
-    } catch (const std::exception&) {  // none may pass through libav
+    } catch (const std::exception&) {  // exceptions must not pass through libav
       return AVERROR(ENOMEM);
     }
     std::memcpy(file.bytes_.data() + begin, from, count);
@@ -158,7 +158,7 @@ void MemoryFile::attach(AVFormatContext& muxer) {
   muxer.io_close2 = close_again;
 }
 
-// An MP4's index moves to its front when all is written, for which libav opens the file again.
+// An MP4's index is moved to its front when all is written, for which libav opens the file again.
 int MemoryFile::open_again(AVFormatContext* muxer, AVIOContext** io, const char*, int flags, AVDictionary**) {
   if (flags != AVIO_FLAG_READ) return AVERROR(EACCES);
   try {
@@ -166,7 +166,7 @@ int MemoryFile::open_again(AVFormatContext* muxer, AVIOContext** io, const char*
     *io = make_io(again.get(), false, read_again, nullptr, seek_again).release();
     static_cast<void>(again.release());  // close_again() owns it
     return 0;
-  } catch (const std::exception&) {  // none may pass through libav
+  } catch (const std::exception&) {  // exceptions must not pass through libav
     return AVERROR(ENOMEM);
   }
 }
@@ -191,7 +191,7 @@ SourceReader::SourceReader(const Source& source) : source_(source) {
   const auto seek = [](void* opaque, int64_t offset, int whence) -> int64_t {
     auto& reader = *static_cast<SourceReader*>(opaque);
     const int64_t to = sought(offset, whence, reader.position_, reader.source_.size);
-    if (to < 0 || to > reader.source_.size) return AVERROR(EINVAL);  // behind the end of a damaged file
+    if (to < 0 || to > reader.source_.size) return AVERROR(EINVAL);  // beyond the end of a damaged file
     if ((whence & AVSEEK_SIZE) == 0) reader.position_ = to;
     return to;
   };

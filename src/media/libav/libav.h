@@ -1,5 +1,4 @@
-// FFmpeg's libraries: their structs with owners, their messages, and files that they read and write in
-// memory.
+// FFmpeg's libraries: owners of their structs, their messages, and files that they read and write in memory.
 #pragma once
 
 extern "C" {
@@ -17,7 +16,7 @@ extern "C" {
 
 namespace tessera::media {
 
-// Frees by a function that takes a pointer to the pointer.
+// Frees with a function that takes a pointer to the pointer.
 template <auto kFree>
 struct FreeAt {
   template <typename T>
@@ -25,7 +24,7 @@ struct FreeAt {
     kFree(&owned);
   }
 };
-// Frees by a function that takes the pointer.
+// Frees with a function that takes the pointer.
 template <auto kFree>
 struct Free {
   template <typename T>
@@ -44,7 +43,7 @@ using Options = std::unique_ptr<AVDictionary, FreeAt<av_dict_free>>;
 using Scaler = std::unique_ptr<SwsContext, Free<sws_freeContext>>;
 using Io = std::unique_ptr<AVIOContext, Free<free_io>>;
 
-// Throws std::bad_alloc if there is none, as libav's functions that make something return no reason.
+// Throws std::bad_alloc if it is null, because libav's functions that create something do not give a reason.
 template <typename Owner>
 Owner owned(typename Owner::pointer made) {
   if (!made) throw std::bad_alloc();
@@ -57,12 +56,12 @@ Options parse_options(const char* text);
 // Keeps libav from printing: it logs to standard error by default. Each thread keeps the last error that was
 // logged on it, for libav_reason().
 void silence_libav();
-// Forgets the error that was logged last.
+// Forgets the last logged error.
 void begin_libav();
-// What libav says about a failure: the error that it logged last, else what the code means. One line.
+// libav's description of a failure: the error that it logged last, else the meaning of the code. One line.
 std::string libav_reason(int code);
 
-// A file in memory that libav writes. If it `is_seekable`, libav goes back in it and reads it again.
+// A file in memory that libav writes. If it `is_seekable`, libav seeks back in it and reads it again.
 class MemoryFile {
  public:
   explicit MemoryFile(bool is_seekable);

@@ -15,12 +15,12 @@ struct StillEncoding {
   AVPixelFormat pixels;
 };
 
-// This is the scale of quantisation 2 (times FF_QP2LAMBDA, 118): on the sheets in docs/ it is 0.4 dB below
-// libjpeg's quality 95 without subsampling, in two thirds of the bytes. Fewer chroma samples cost 5 to 14 dB.
+// The scale of quantisation 2 (times FF_QP2LAMBDA, 118): on the sheets in docs/ it is 0.4 dB below libjpeg's
+// quality 95 without subsampling, in two thirds of the bytes. Fewer chroma samples would cost 5 to 14 dB.
 constexpr StillEncoding kJpeg = {.encoder = "mjpeg",
                                  .options = "flags=qscale+bitexact:global_quality=236:huffman=optimal",
                                  .pixels = AV_PIX_FMT_YUVJ444P};
-// The encoder gets RGB, so that libwebp halves the chroma itself: swscale's halving loses 4 to 11 dB.
+// The encoder gets RGB, so that libwebp subsamples the chroma itself: swscale's subsampling loses 4 to 11 dB.
 constexpr StillEncoding kWebp = {.encoder = "libwebp", .options = "quality=95", .pixels = AV_PIX_FMT_BGRA};
 
 uint8_t rounded(double value) {

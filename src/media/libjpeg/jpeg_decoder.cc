@@ -1,6 +1,6 @@
 #include "media/libjpeg/jpeg_decoder.h"
 
-// Each needs those in front of it.
+// Each of these headers needs the previous ones.
 #include <cstdio>
 
 extern "C" {
@@ -21,16 +21,16 @@ extern "C" {
 namespace tessera::media {
 namespace {
 
-// libjpeg is written in C and ends at an error by a jump, from its own functions and those that it calls to
-// read_head() or read_pixels(). So nothing in these may have a destructor.
+// libjpeg is written in C and leaves at an error by a jump, from its own functions and those that it calls,
+// to read_head() or read_pixels(). Therefore nothing in these may have a destructor.
 struct Jpeg {
   jpeg_decompress_struct info = {};
   jpeg_error_mgr errors = {};
   jpeg_source_mgr reader = {};
   std::jmp_buf failed = {};
-  std::array<char, JMSG_LENGTH_MAX> reason = {};  // of the failure
+  std::array<char, JMSG_LENGTH_MAX> reason = {};  // for the failure
   const Source* source = nullptr;
-  int64_t position = 0;  // in the source, behind the buffer
+  int64_t position = 0;  // in the source, after the buffer
   std::array<JOCTET, size_t{1} << 16> buffer = {};
 };
 
@@ -45,8 +45,8 @@ Jpeg& jpeg_of(Info* info) {
   std::longjmp(jpeg.failed, 1);
 }
 
-// libjpeg warns of damaged data, and guesses what is missing. Its other warnings, such as of bytes between
-// two segments, leave all pixels as they are.
+// libjpeg warns about damaged data, and guesses what is missing. Its other warnings, such as those about
+// bytes between two segments, do not affect pixels.
 void heed_warning(j_common_ptr info, int level) {
   constexpr std::array kOfDamage = {JWRN_HIT_MARKER, JWRN_HUFF_BAD_CODE, JWRN_ARITH_BAD_CODE,
                                     JWRN_MUST_RESYNC};
@@ -80,7 +80,7 @@ void skip_bytes(j_decompress_ptr info, long count) {
 
 void end_source(j_decompress_ptr) {}
 
-// Reads what stands in front of the pixels. Returns whether that succeeds; else jpeg.reason says why not.
+// Reads everything before the pixels. Returns whether that succeeded; otherwise jpeg.reason has the reason.
 bool read_head(Jpeg& jpeg) {
   if (setjmp(jpeg.failed) != 0) return false;
   jpeg.info.err = jpeg_std_error(&jpeg.errors);
@@ -101,7 +101,7 @@ bool read_head(Jpeg& jpeg) {
   return true;
 }
 
-// Reads rows of three colours or four inks, of all of the picture.
+// Reads the rows of the whole picture, with three colours or four inks.
 bool read_pixels(Jpeg& jpeg, uint8_t* pixels) {
   if (setjmp(jpeg.failed) != 0) return false;
   jpeg_start_decompress(&jpeg.info);
@@ -113,8 +113,8 @@ bool read_pixels(Jpeg& jpeg, uint8_t* pixels) {
   return true;
 }
 
-// Four inks of a pixel become three colours. Pillow takes them as Adobe's programs write them, inverted: 255
-// is no ink.
+// Converts the four inks of a pixel to three colours. Pillow interprets them as Adobe's programs write them,
+// inverted: 255 is no ink.
 std::vector<uint8_t> rgb_of_cmyk(const std::vector<uint8_t>& inks) {
   std::vector<uint8_t> pixels;
   pixels.reserve(inks.size() / 4 * 3);

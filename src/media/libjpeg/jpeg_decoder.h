@@ -1,4 +1,4 @@
-// JPEG pictures, read by libjpeg as Pillow reads them: every pixel is that of
+// JPEG pictures, read by libjpeg in the same way as Pillow: every pixel is that of
 // Image.open(file).convert("RGB").
 #pragma once
 

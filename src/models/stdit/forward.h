@@ -35,7 +35,7 @@ class STDiTForward : public Forward {
   std::vector<Stream> streams(int64_t i) const override;
 
  protected:
-  // time [.., C] -> its modulation [.., k, C] by a layer C -> k * C.
+  // Turns time [.., C] into its modulation [.., k, C] with a layer C -> k * C.
   static at::Tensor modulation(const ops::Linear& layer, const at::Tensor& time);
   // Modulations of the denoised and of the given frames, with a block's table [k, C], expanded to
   // tokens (by_frame()).

@@ -11,7 +11,7 @@
 
 namespace tessera::models {
 
-// Of the latents of a frame in versions 1.1 and 1.2, whatever the VAE's own file says.
+// The factor for the latents of a frame in versions 1.1 and 1.2, whatever the VAE's own file contains.
 inline constexpr double kFrameScalingFactor = 0.18215;
 
 class FrameDecoder final : public Decoder {
@@ -44,7 +44,7 @@ class FrameEncoder final : public Encoder {
   std::unique_ptr<const AutoencoderKLEncoder> encoder_;
 };
 
-// From `vae`, as stabilityai/sd-vae-ft-ema is published.
+// Loaded from `vae`, in the form in which stabilityai/sd-vae-ft-ema is published.
 std::unique_ptr<Decoder> load_frame_decoder(const std::filesystem::path& model, const LoadOptions& options,
                                             LoadStatistics& statistics);
 std::unique_ptr<Encoder> load_frame_encoder(const std::filesystem::path& model, const LoadOptions& options,

@@ -26,7 +26,7 @@ inline constexpr double kSTDiTEpsilon = 1e-6;  // of all norms
 // A sinusoidal embedding of numbers and two layers, in fp32.
 struct STDiTNumberEmbedding {
   STDiTNumberEmbedding(const weights::Scope& scope, int64_t width);
-  at::Tensor operator()(const at::Tensor& numbers) const;  // [n] fp32, of any device -> [n, width] fp32
+  at::Tensor operator()(const at::Tensor& numbers) const;  // [n] fp32, on any device -> [n, width] fp32
 
   ops::Linear linear_1, linear_2;
   at::Device device;  // of the weights
@@ -66,8 +66,8 @@ struct STDiTText {
   STDiTText(const weights::Scope& scope, const STDiTConfig& config);
   std::vector<at::Tensor> operator()(const std::vector<Conditioning>& prompts) const;  // [1, L, C] each
 
-  // [model_max_length, caption_channels], the text of unconditional samples. If the checkpoint stores
-  // fewer tokens, the last one is repeated; extra tokens are dropped.
+  // [model_max_length, caption_channels]: the text of unconditional samples. If the checkpoint stores fewer
+  // tokens, the last one is repeated; extra tokens are dropped.
   at::Tensor y_embedding;
   ops::Linear fc1, fc2;
 };
@@ -85,20 +85,20 @@ class STDiTEmbedding {
   ops::Linear proj_;
 };
 
-// [S, C] in fp32: the positions of the tokens of a frame, scaled by the size of the image against those of
-// the training: `numbers` has "height" and "width" in pixels, of which the first sample's count.
+// [S, C] in fp32: the positions of the tokens of a frame, scaled by the ratio of the image's size to that in
+// training. `numbers` has "height" and "width" in pixels; those of the first sample count.
 at::Tensor stdit_positions(const STDiTConfig& config, const parallel::Grid& grid,
                            const std::map<std::string, at::Tensor>& numbers);
 
 // Predicted patches [B, n, 2 * 2 * out] -> [B, out, T', h', w].
 at::Tensor stdit_latents(const at::Tensor& patches, const LatentShape& latents, const nn::Tokens& tokens);
 
-// Expands modulations of samples, fp32 [B, k, C] or [1, k, C], to tokens: [B, k, C] or [k, C]; where frames
-// are given, [B, T', k, C], with those of timestep 0, `given`, in such frames.
+// Expands modulations of samples, fp32 [B, k, C] or [1, k, C], to tokens: [B, k, C] or [k, C]. If frames are
+// given, to [B, T', k, C], where such frames have the modulations of timestep 0, `given`.
 at::Tensor by_frame(const at::Tensor& denoised, const at::Tensor& given, const at::Tensor& denoised_frames,
                     const nn::Tokens& tokens);
 
-// The last layer: a modulated norm and a projection. Given frames go through norm and modulation once more.
+// The last layer: a modulated norm and a projection. Given frames go through norm and modulation again.
 struct STDiTFinalLayer {
   STDiTFinalLayer(const weights::Scope& scope, const STDiTConfig& config, Range channels);
   // x [B, n, C], times [B, C] or [1, C] -> [B, n, 2 * 2 * channels] fp32. `given` are the times of given

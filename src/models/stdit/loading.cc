@@ -17,9 +17,9 @@ JsonConfig read_file(const std::filesystem::path& model) {
   return JsonConfig::read(part_folder(model, "transformer") / "config.json");
 }
 
-// STDiT2 embeds the height, the width and their ratio in a third of the width each.
+// STDiT2 embeds the height, the width and their ratio, using a third of the width for each.
 STDiTConfig read_stdit2_config(const JsonConfig& file) {
-  // Version 1.1 only has this order of norm and rotation, so its files do not name it.
+  // Version 1.1 only has this order of norm and rotation, so its files do not contain it.
   Json options = {{"model_max_length", 200}, {"qk_norm_legacy", true}};
   options.update(file.values());
   const JsonConfig json = file.with(std::move(options));

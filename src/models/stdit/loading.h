@@ -1,5 +1,5 @@
-// Reads Open-Sora's transformers from the folder `transformer` of `model`, as hpcai-tech/OpenSora-STDiT-v2
-// and -v3 are published.
+// Reads Open-Sora's transformers from the folder `transformer` of `model`, in the form in which
+// hpcai-tech/OpenSora-STDiT-v2 and -v3 are published.
 #pragma once
 
 #include <filesystem>

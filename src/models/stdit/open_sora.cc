@@ -56,7 +56,7 @@ class OpenSoraTextEncoder final : public TextEncoder {
   T5TextEncoder t5_;
 };
 
-// The CPU does not have fp16 convolutions.
+// The CPU lacks fp16 convolutions.
 weights::Scope vae_scope(PartFiles& files) {
   const weights::Scope scope = files.scope();
   return scope.dtype() == at::kHalf && is_for_cpu(scope.device()) ? scope.with_dtype(at::kFloat) : scope;

@@ -8,13 +8,13 @@
 
 namespace tessera::models {
 
-// T5 for the prompts, and a learned text for the unconditional branch (Prompt::null_of), which must come with
-// its prompt.
+// T5 for the prompts, and a learned text for the unconditional branch (Prompt::null_of), which must be
+// encoded together with its prompt.
 std::unique_ptr<TextEncoder> load_open_sora_text_encoder(const std::filesystem::path& model,
                                                          const LoadOptions& options,
                                                          LoadStatistics& statistics);
 
-// From `vae`, as hpcai-tech/OpenSora-VAE-v1.2 is published.
+// Read from `vae`, in the form in which hpcai-tech/OpenSora-VAE-v1.2 is published.
 LatentScale read_video_vae_scale(const std::filesystem::path& model, int64_t channels);
 std::unique_ptr<Decoder> load_video_vae_decoder(const std::filesystem::path& model,
                                                 const LoadOptions& options, LoadStatistics& statistics);

@@ -20,7 +20,7 @@ struct Row {
   std::array<VideoSize, kRatios> sizes;  // by aspect ratio
 };
 
-// These are the sizes that the published models were trained on. A formula for all of them does not exist.
+// These are the sizes that the published models were trained on. They do not follow a formula.
 // clang-format off
 const std::array<Row, 8> kRows = {{
     {"144p", {{{117, 312}, {125, 291}, {133, 277}, {135, 270}, {139, 262}, {141, 260}, {144, 256},

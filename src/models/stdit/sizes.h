@@ -1,5 +1,5 @@
-// The sizes by which Open-Sora 1.2 was trained, by their names: a resolution ("240p") and an aspect ratio
-// ("9:16", height to width).
+// The sizes that Open-Sora 1.2 was trained on, by name: a resolution ("240p") and an aspect ratio ("9:16",
+// height to width).
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ struct VideoSize {
 
 std::vector<std::string> video_resolutions();
 std::vector<std::string> video_aspect_ratios();
-// Both must be of these lists.
+// Both must be in these lists.
 VideoSize video_size(const std::string& resolution, const std::string& aspect_ratio);
-// Whether it is a size of the table.
+// Whether the table has this size.
 bool is_video_size(const VideoSize& size);
 
 }  // namespace tessera::models

@@ -45,7 +45,7 @@ class STDiT2Forward final : public STDiTForward {
     temporal_ = modulation(model_.t_block_temp_, time_ + length_);
     if (!denoised_frames_.defined()) return;
     const at::Tensor zero = time_of_zero(timestep);
-    // The last layer adds the size to this time alone, as the public code does.
+    // The last layer adds the size only to this time, as in the public code.
     time_of_given_ = zero + size_;
     spatial_of_given_ = modulation(model_.t_block_, time_of_given_);
     temporal_of_given_ = modulation(model_.t_block_temp_, zero + length_);
@@ -70,7 +70,7 @@ class STDiT2Forward final : public STDiTForward {
 
  private:
   const STDiT2& model_;
-  at::Tensor size_, length_;       // added for the size and for the length in frames and seconds: [.., C]
+  at::Tensor size_, length_;       // added for the size, and for the length in frames and seconds: [.., C]
   at::Tensor spatial_, temporal_;  // the step's: fp32 [.., 6, C] and [.., 3, C]
   at::Tensor spatial_of_given_, temporal_of_given_;  // those of timestep 0
 };

@@ -19,8 +19,8 @@ struct STDiT2Block {
   at::Tensor scale_shift_table, scale_shift_table_temporal;  // [6, C] and [3, C], fp32
 };
 
-// `by_sample` of its ForwardInputs has "fps", "num_frames", "ar" (height by width), and the "height" and
-// "width" of the video in pixels (positions take those of the first sample for all).
+// `by_sample` of its ForwardInputs has "fps", "num_frames", "ar" (height divided by width), and the "height"
+// and "width" of the video in pixels (positions take those of the first sample for all).
 class STDiT2 final : public Denoiser {
  public:
   // Predicts `channels` of the STDiTConfig::out_channels() channels that the last layer has.
@@ -30,8 +30,8 @@ class STDiT2 final : public Denoiser {
   std::unique_ptr<Forward> start(const ForwardInputs& inputs) const override;
   at::ScalarType dtype() const override { return ends_.dtype; }
   int64_t conditioning_width() const override { return ends_.config.caption_channels; }
-  // Guides only the first three channels of the noise, as the public code does; everything else that is
-  // predicted comes from the positive branch.
+  // Guides only the first three channels of the noise, as in the public code; the rest of the prediction
+  // comes from the positive branch.
   at::Tensor guide(const at::Tensor& negative, const at::Tensor& positive, double scale) const override;
 
  private:

@@ -27,7 +27,7 @@ at::Tensor through(const std::vector<TemporalResBlock>& blocks, at::Tensor x, co
   return x;
 }
 
-// [T, 2 C, h, w] -> [2 T, C, h, w]: of adjacent channels the second is the later frame.
+// [T, 2 C, h, w] -> [2 T, C, h, w]: of two adjacent channels, the second becomes the later frame.
 at::Tensor channels_to_time(const at::Tensor& x) {
   return x.unflatten(1, {x.size(1) / 2, 2}).transpose(1, 2).flatten(0, 1).contiguous(kChannelsLast);
 }
@@ -73,7 +73,7 @@ TemporalResBlock::TemporalResBlock(const weights::Scope& scope, int64_t in, int6
 }
 
 at::Tensor TemporalResBlock::operator()(const at::Tensor& x, const nn::Rows& rows) const {
-  // Nothing else refers to the first convolution's result, so the norm takes its memory.
+  // Nothing else refers to the result of the first convolution, so the norm reuses its memory.
   at::Tensor y = conv2(nn::clip_norm(norm2, conv1(nn::clip_norm(norm1, x, rows), rows), rows), rows);
   return y.add_(conv3 ? (*conv3)(x, rows) : x);
 }

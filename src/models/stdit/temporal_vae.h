@@ -1,8 +1,8 @@
-// The temporal autoencoder of Open-Sora 1.2: it makes a quarter as many frames of the latents of a
-// two-dimensional VAE, a clip at a time. Names of weights are those of hpcai-tech/OpenSora-VAE-v1.2, below
+// The temporal autoencoder of Open-Sora 1.2: it compresses the latents of a two-dimensional VAE to a quarter
+// of the frames, a clip at a time. Names of weights are those of hpcai-tech/OpenSora-VAE-v1.2, below
 // "temporal_vae".
 //
-// Shapes: F frames of latents of a clip, T = F / 4 rounded up of the temporal latents, h x w local rows and
+// Shapes: F frames of latents of a clip, T = F / 4 (rounded up) of temporal latents, h x w local rows and
 // columns.
 #pragma once
 
@@ -23,7 +23,7 @@ struct TemporalVaeConfig {
 
   int64_t in_out_channels, latent_embed_dim, embed_dim, filters, num_res_blocks, norm_groups;
   std::vector<int64_t> channel_multipliers;
-  std::vector<bool> temporal_downsample;  // after each level but the last
+  std::vector<bool> temporal_downsample;  // after each level except the last
 
   int64_t levels() const { return static_cast<int64_t>(channel_multipliers.size()); }
   int64_t channels(int64_t level) const { return filters * channel_multipliers[static_cast<size_t>(level)]; }
@@ -72,7 +72,7 @@ class TemporalDecoder {
   TemporalVaeConfig config_;
   nn::CausalConv3d post_quant_conv_, conv1_, conv_out_;
   std::vector<TemporalResBlock> res_blocks_;
-  std::vector<TemporalLevel> levels_;  // the last one first
+  std::vector<TemporalLevel> levels_;  // from the last level to the first
   ops::GroupNorm norm1_;
   at::ScalarType dtype_;
 };

@@ -11,12 +11,12 @@
 namespace tessera::models {
 namespace {
 
-// These values count where neither the request nor the model gives others, as Open-Sora is published.
+// Defaults where neither the request nor the model gives a value, as Open-Sora is published.
 constexpr const char* kResolution = "240p";
 constexpr const char* kAspectRatio = "9:16";
 constexpr double kFps = 24;
 
-// The versions choose these by themselves.
+// The versions differ in these defaults.
 struct Version {
   int64_t frames, condition_frames;
   std::optional<int64_t> frame_interval = {};
@@ -47,7 +47,7 @@ int64_t default_frames(const VideoInputs& inputs, const Version& version) {
   return latents / of_clip * scale.clip + latents % of_clip * scale.frames;
 }
 
-// The sizes of the published code have rows and columns that latents do not cover.
+// Some sizes of the published code have rows and columns that latents do not cover.
 void warn_of_size(VideoSettings& settings, int64_t unit) {
   const VideoSize size{settings.height, settings.width};
   if ((size.height % unit == 0 && size.width % unit == 0) || is_video_size(size)) return;
@@ -55,7 +55,7 @@ void warn_of_size(VideoSettings& settings, int64_t unit) {
                                           size.height / unit * unit, size.width / unit * unit, unit));
 }
 
-// Sets what a long video is made of.
+// Sets the parts of a long video.
 void resolve_loops(VideoSettings& settings, VideoRequest& request, const VideoInputs& inputs,
                    const Version& version) {
   const int64_t clip = inputs.scale.clip, of_clip = inputs.scale.latent_frames(clip);
@@ -81,14 +81,14 @@ void resolve_loops(VideoSettings& settings, VideoRequest& request, const VideoIn
                 settings.repeated, *request.num_frames, field("num_frames"), settings.repeated + clip);
 }
 
-// Refuses ranges that refer to frames or parts that do not exist. `where` gave them.
+// Refuses ranges that refer to frames or parts that do not exist. They were given by `where`.
 void check_ranges(const std::vector<GivenRange>& ranges, int64_t paths, int64_t loops,
                   const std::string& where) {
   for (const GivenRange& range : ranges) {
     if (range.loop >= loops)
       usage_error(where, "there is no part {}: the video has {} ({}), counted from 0", range.loop, loops,
                   field("loop"));
-    // Each part adds the one before to the list.
+    // Each part adds its predecessor to the list.
     const int64_t count = paths + range.loop;
     if (count == 0)
       usage_error(where, "has no effect without {}, of which it takes frames", field("reference_path"));
@@ -98,7 +98,7 @@ void check_ranges(const std::vector<GivenRange>& ranges, int64_t paths, int64_t 
   }
 }
 
-// Adds the references of a prompt, whose settings are `own`, and what is taken of them.
+// Adds the references of a prompt, whose settings are `own`, and the ranges that use them.
 void add_references(VideoSettings& settings, PromptSettings own, const VideoRequest& request, size_t prompt) {
   const auto choose = [&](std::optional<std::string>& value, const std::vector<std::string>& texts,
                           const char* name) {
@@ -119,15 +119,15 @@ void add_references(VideoSettings& settings, PromptSettings own, const VideoRequ
   settings.references.push_back(paths);
 }
 
-// Returns whether a prompt begins as one for parts, but with a later part than the first.
+// Returns whether a prompt begins like a prompt for parts, but with a later part than the first.
 bool names_later_part(const std::string& prompt) {
   const size_t end = prompt.find_first_not_of("0123456789", 1);
   return prompt.starts_with('|') && !prompt.starts_with("|0|") && end > 1 && end < prompt.size() &&
          prompt[end] == '|';
 }
 
-// Adds what the text encoder gets of a prompt's text in each part. Refuses texts that are not prompts for
-// parts.
+// Adds the part of a prompt that the text encoder gets in each part of the video. Refuses texts that are not
+// prompts for parts.
 void add_texts(VideoSettings& settings, const std::string& text, const VideoRequest& request) {
   if (names_later_part(text))
     settings.warnings.push_back(
@@ -142,7 +142,7 @@ void add_texts(VideoSettings& settings, const std::string& text, const VideoRequ
     settings.texts.back().push_back(with_scores(prompt_of_loop(text, loop), request));
 }
 
-// Chooses the alignment of given frames, which only matters with such frames.
+// Chooses the alignment of given frames, which only matters if there are any.
 void choose_align(VideoSettings& settings, VideoRequest& request, bool has_given, int64_t of_clip) {
   if (has_given) {
     request.align = request.align.value_or(of_clip);
@@ -154,7 +154,7 @@ void choose_align(VideoSettings& settings, VideoRequest& request, bool has_given
 
 // Returns the numbers that the networks read.
 std::map<std::string, double> conditions_of(const VideoSettings& settings, const VideoRequest& request) {
-  // The published code marks the model of an image by this rate.
+  // The published code marks images for the model by this rate.
   constexpr double kFpsOfImages = 120;
   const auto height = static_cast<double>(settings.height), width = static_cast<double>(settings.width);
   return {{"fps", *request.num_frames == 1 ? kFpsOfImages : *request.fps},
@@ -170,7 +170,7 @@ VideoSettings resolve(VideoRequest& request, const VideoInputs& inputs, const Ve
   VideoSettings settings;
   settings.height = inputs.height.value_or(size.height);
   settings.width = inputs.width.value_or(size.width);
-  // The size is chosen now; other processes get the request with it.
+  // The size has now been chosen; other processes get the request with it.
   request.resolution.reset();
   request.aspect_ratio.reset();
   request.num_frames = request.num_frames.value_or(default_frames(inputs, version));

@@ -1,4 +1,4 @@
-// This file holds how Open-Sora reads the texts of a request.
+// How Open-Sora reads the texts of a request.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -23,10 +23,10 @@ constexpr const char* kForm = R"(TEXT {"reference_path": "PATHS", "mask_strategy
 // Deeper braces count as text.
 constexpr int kMostDepth = 100;
 
-constexpr size_t kNumbers = 6;  // of a range that is given
+constexpr size_t kNumbers = 6;  // the numbers of a given range
 
-// Returns where the object that begins at `begin` ends, by its braces and quotes alone, or npos. The limit of
-// depth keeps a search from every brace of a prompt linear in its length.
+// Returns where the object that begins at `begin` ends, judging only by braces and quotes, or npos. The limit
+// of depth makes searching from every brace of a prompt linear in its length.
 size_t end_of_object(const std::string& prompt, size_t begin) {
   int depth = 0;
   bool is_quoted = false;
@@ -53,7 +53,7 @@ std::optional<Json> parse_object(const std::string& text) {
   }
 }
 
-// Holds an object that ends a prompt, and where it begins.
+// An object that ends a prompt, and where it begins.
 struct Found {
   size_t begin;
   Json object;
@@ -74,7 +74,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
 }
 
-// Returns the parts between marks, without the spaces around them.
+// Returns the parts between separators, without the spaces around them.
 std::vector<std::string_view> split(std::string_view text, char mark) {
   std::vector<std::string_view> parts;
   for (size_t begin = 0; begin <= text.size();) {

@@ -8,7 +8,7 @@
 namespace tessera::models {
 namespace {
 
-// Returns the sample of a normal distribution that `noise` chooses, or its mean.
+// Returns a sample of a normal distribution, drawn with `noise`, or its mean.
 at::Tensor sample(const at::Tensor& mean, const at::Tensor& logvar, const at::Tensor& noise) {
   return noise.defined() ? mean + at::exp(0.5 * logvar) * noise : mean;
 }
@@ -119,7 +119,7 @@ at::Tensor VideoVaeDecoder::decode_clip(const at::Tensor& z, int64_t frames, nn:
   return at::concat(pixels);
 }
 
-// The frames of a clip are done when the last of them are decoded.
+// The frames of a clip are complete when the last of them are decoded.
 int64_t VideoVaeDecoder::clip_bytes(int64_t height, int64_t width) const {
   const int64_t pixels = height * width * scale_factor() * scale_factor();
   const int64_t frame = spatial_.config.out_channels * static_cast<int64_t>(sizeof(float));

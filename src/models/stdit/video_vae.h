@@ -2,8 +2,8 @@
 // temporal one for clips of 17 frames, each independently. Names of weights are those of
 // hpcai-tech/OpenSora-VAE-v1.2.
 //
-// Shapes: F frames, T latent frames (5 for each clip, and a quarter, rounded up, of the frames that are
-// left), C latent channels, h x w latent size, H x W image size, h = H / 8.
+// Shapes: F frames, T latent frames (5 for each clip, and a quarter, rounded up, of the remaining frames), C
+// latent channels, h x w latent size, H x W image size, h = H / 8.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,9 +24,9 @@ struct VideoVaeConfig {
   int64_t latent_frames(int64_t frames) const;  // of a video
 };
 
-// Reads vae/config.json as it is published: `vae_2d` and `vae_temporal` say of what kind they are. What their
-// sizes are is not published with them; here they may have the keys of AutoencoderKL and of
-// TemporalVaeConfig, and lack those that are as published. Throws Error(kInput) for other kinds.
+// Reads vae/config.json in its published form, in which `vae_2d` and `vae_temporal` give their types. The
+// published files do not include their sizes; here they may have the keys of AutoencoderKL and of
+// TemporalVaeConfig, whose defaults are the published sizes. Throws Error(kInput) for other types.
 VideoVaeConfig read_video_vae_config(const JsonConfig& json);
 
 // The latents of the model are (z - shift) / scale.
@@ -36,7 +36,7 @@ struct LatentStatistics {
   at::Tensor shift, scale;  // fp32 [C, 1, 1]
 };
 
-// Noise of the samples; without it the means are taken.
+// Noise for the samples; without it, the means are used.
 struct VideoVaeNoise {
   at::Tensor spatial;   // [F, C, h, w]
   at::Tensor temporal;  // [T, C, h, w]
@@ -48,9 +48,10 @@ class VideoVaeEncoder final : public Encoder {
   VideoVaeEncoder(const weights::Scope& scope, const VideoVaeConfig& config);
   // Frames [F, 3, H, W] in [-1, 1] -> latents [T, C, h, w] as the model takes them, fp32.
   at::Tensor encode(const at::Tensor& frames) const override { return encode(frames, {}); }
-  // A sample, or the means without noise.
+  // Returns a sample, or the means if there is no noise.
   at::Tensor encode(const at::Tensor& frames, const VideoVaeNoise& noise) const;
-  // The first half: means of the latents of each frame, or samples, times the scaling factor [F, C, h, w].
+  // The first half: the means of the latents of each frame, or samples, times the scaling factor [F, C, h,
+  // w].
   at::Tensor encode_frames(const at::Tensor& frames, const at::Tensor& noise = {}) const;
 
  private:

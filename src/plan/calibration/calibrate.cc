@@ -25,9 +25,10 @@ namespace tessera::plan {
 namespace {
 
 constexpr double kGiga = 1e9, kTera = 1e12, kKibi = 1024, kGibi = 1024 * 1024 * 1024;
-// By order of magnitude, as in the files of data sheets. What they do to times is in the shares.
+// Only orders of magnitude, as in files made from data sheets; their effect on times is contained in the
+// shares.
 constexpr double kHopMicroseconds = 0.01, kDramMicroseconds = 0.1;
-constexpr double kNear = 1.1;           // ratio of sizes that count as one
+constexpr double kNear = 1.1;           // ratio of sizes that count as equal
 constexpr double kShareOfRanks = 0.25;  // of the seconds
 constexpr size_t kPasses = 2;
 constexpr double kMostForProbe = 0.5, kLeastForProbe = 0.02;  // s
@@ -37,7 +38,7 @@ double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// More digits would be those of noise.
+// Further digits would be noise.
 double rounded(double value) {
   return std::stod(fmt::format("{:.4g}", value));
 }
@@ -84,7 +85,7 @@ bool are_near(const std::vector<double>& a, const std::vector<double>& b) {
                     [](double x, double y) { return std::max(x, y) <= kNear * std::min(x, y); });
 }
 
-// Operators of nearly one size, which differ in what they do with elements, have one share, their geometric
+// Operators of nearly the same size that differ in what they do with elements get one share, their geometric
 // mean: a table cannot tell them apart.
 OrderedJson efficiency_json(const Machine& machine, const std::vector<TimedWork>& timed) {
   std::map<std::pair<std::string, std::string>, std::vector<SharePoint>> tables;
@@ -132,7 +133,7 @@ OrderedJson links_of_ranks(Link link) {
   return links_json({link});
 }
 
-// The size of the cache of this level of the first core, in bytes, or nothing where the kernel does not say.
+// The size of the first core's cache of this level, in bytes, or nothing if the kernel does not report it.
 std::optional<int64_t> cache_size(int level) {
   for (int index = 0; index < 8; ++index) {
     const std::string folder = fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/", index);
@@ -146,14 +147,14 @@ std::optional<int64_t> cache_size(int level) {
   return std::nullopt;
 }
 
-// Bytes that a copy of so many bytes reads and writes in a second.
+// Bytes per second that a copy of this size reads and writes.
 double copy_bandwidth(int64_t bytes, double seconds, int64_t threads) {
   const at::Tensor from = at::full({bytes / 4}, 0.5), to = at::empty_like(from);
   const std::vector<double> times = times_of([&] { to.copy_(from); }, seconds, clock_for(threads));
   return 2 * static_cast<double>(bytes) / typical(times, threads);
 }
 
-// Bytes of memory that the process has not had before, of which it touches every page in a second.
+// Bytes per second of new memory of which the process touches every page.
 double first_use_bandwidth(int64_t threads) {
   constexpr size_t kBytes = 256 << 20, kPage = 4096;
   const auto use = [] {
@@ -171,7 +172,7 @@ double load_bandwidth(at::ScalarType dtype, int64_t threads) {
   return static_cast<double>(probe.bytes) / typical(times, threads);
 }
 
-// What was timed of a probe.
+// The measurements of a probe.
 struct TimedProbe {
   std::string dtype;
   Work work;
@@ -179,8 +180,8 @@ struct TimedProbe {
   std::vector<PacedTime> times;
 };
 
-// Times the probes in turns, as many as there is time for, at least those that are typical; each at two
-// times, so that no moment counts for all of an operation.
+// Times the probes in turns: as many as there is time for, but at least the typical ones. Each is timed
+// twice, so that no single moment decides about an operation.
 std::vector<TimedProbe> time_probes(const std::string& dtype, const std::vector<Probe>& probes,
                                     int64_t threads, double end) {
   const Clock clock = clock_for(threads);
@@ -206,7 +207,7 @@ std::vector<TimedProbe> time_probes(const std::string& dtype, const std::vector<
   return timed;
 }
 
-// All of them at one pace, that of the machine in the mean.
+// Converts all times to one pace, the average of the machine.
 std::vector<TimedWork> at_usual_pace(const std::vector<TimedProbe>& probes, double dram_bandwidth,
                                      int64_t threads) {
   double sum = 0, count = 0;
@@ -224,7 +225,7 @@ std::vector<TimedWork> at_usual_pace(const std::vector<TimedProbe>& probes, doub
   return timed;
 }
 
-// Of all dtypes. Counts in `operations` those that were to be timed.
+// For all dtypes. Adds to `operations` the number of probes that were to be timed.
 std::vector<TimedProbe> time_operations(const CalibrationOptions& options, int64_t cache_bytes,
                                         double deadline, const Say& say, int64_t& operations) {
   std::vector<TimedProbe> all;

@@ -39,7 +39,7 @@ std::string isa_name(Isa isa) {
   }
 }
 
-// Letters and digits, with one dash for all else.
+// Letters and digits, with a single dash for anything else.
 std::string name_part(const std::string& text) {
   std::string name;
   for (const char c : text) {
@@ -54,7 +54,7 @@ std::string name_part(const std::string& text) {
   return name;
 }
 
-// Held by one process at a time, until it ends. Nothing where the file system has no such locks.
+// Held by one process at a time, until it ends. Does nothing if the file system lacks such locks.
 class FolderLock {
  public:
   FolderLock(const fs::path& folder, const std::function<void()>& before_waiting)
@@ -70,7 +70,7 @@ class FolderLock {
   Descriptor folder_;
 };
 
-// Why a file does not stand for the host, or the machine in it.
+// The reason why a file cannot be used for the host, or the machine in it.
 struct Kept {
   std::optional<Machine> machine;
   std::string reason;
@@ -86,12 +86,12 @@ Kept read_kept(const fs::path& path, const Json& key) {
     return {std::nullopt, fmt::format("{} is of another calibration", path.string())};
   } catch (const Error& error) {
     return {std::nullopt, spell(error.message())};
-  } catch (const Json::exception&) {  // the calibration is no object
+  } catch (const Json::exception&) {  // the calibration is not an object
     return {std::nullopt, fmt::format("{} is of another calibration", path.string())};
   }
 }
 
-// Why nothing can be kept at the path; empty if it can.
+// Why nothing can be kept at the path; empty if something can.
 std::string why_not_kept(const std::optional<fs::path>& path) {
   if (!path) return "neither XDG_CACHE_HOME nor HOME names a folder";
   std::error_code code;

@@ -1,4 +1,4 @@
-// Keeps what was measured of this host for plans of runs, so that it is measured once.
+// Keeps measurements of this host for plans of runs, so that it is measured only once.
 #pragma once
 
 #include <filesystem>
@@ -12,16 +12,16 @@
 
 namespace tessera::plan {
 
-// All that a calibration of this host depends on: the processor and its instruction set, the cores of this
-// process, the threads and the number of ranks, the dtypes, this program.
+// Everything that a calibration of this host depends on: the processor and its instruction set, the cores of
+// this process, the threads and the number of ranks, the dtypes, this program.
 Json host_key(const CalibrationOptions& options);
-// The file for it, or nothing where there is no folder for what is kept.
+// The file for it, or nothing if there is no folder for kept files.
 std::optional<std::filesystem::path> kept_machine_path(const Json& key);
 
-// Returns the kept machine of this host. Where there is none, or none that is whole and of this key,
-// `measure` makes one, a machine file as calibrate() writes it, which is kept: whole or not at all. A
-// second process waits meanwhile for what the first one keeps. `say` gets a line on all of that but a machine
-// that is there. Throws what `measure` throws.
+// Returns the kept machine of this host. If there is none with this key that is complete, `measure` makes
+// one, a machine file as calibrate() writes it, which is kept entirely or not at all. A second process waits
+// for the result of the first. `say` gets a line about all this, unless the machine was already there. Throws
+// what `measure` throws.
 Machine machine_of_host(const CalibrationOptions& options, const std::function<OrderedJson()>& measure,
                         const Say& say);
 

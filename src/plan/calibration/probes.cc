@@ -27,9 +27,10 @@ namespace tessera::plan {
 namespace {
 
 constexpr int64_t kMostCopies = 256;
-constexpr double kMostFlops = 6e9;              // of a probe of a product: beyond, the share does not change
-constexpr double kMostConvolutionFlops = 2e10;  // until images of 256 channels are beyond the caches
-constexpr int64_t kMostUpsampled = 1 << 21;     // elements of what an upsampling convolution writes
+constexpr double kMostFlops = 6e9;              // for the probe of a product; beyond this, the share does not
+                                                // change
+constexpr double kMostConvolutionFlops = 2e10;  // until images of 256 channels exceed the caches
+constexpr int64_t kMostUpsampled = 1 << 21;     // elements of the output of an upsampling convolution
 constexpr int64_t kNormGroups = 32, kHeadDim = 64, kVectorWidth = 1024;
 
 class FilledSource final : public weights::Source {
@@ -60,7 +61,7 @@ class StoredSource final : public weights::Source {
   at::Tensor weight_;
 };
 
-// What a layer is made from.
+// The source of a layer's weights.
 weights::Scope filled(at::ScalarType dtype, at::Device device) {
   static FilledSource source;
   return {source, {.dtype = dtype, .device = device, .groups = {}}};
@@ -74,8 +75,8 @@ at::Tensor image(at::IntArrayRef sizes, at::ScalarType dtype, at::Device device)
   return tensor(sizes, dtype, device).contiguous(at::MemoryFormat::ChannelsLast);
 }
 
-// Layers of equal shape, so many that the caches do not hold the weights of all. The last shape is kept: the
-// probes of other sizes of the input come next.
+// Layers of equal shape, enough that the caches cannot hold the weights of all. The last shape is kept,
+// because probes with other input sizes come next.
 template <typename Layer>
 class Layers {
  public:
@@ -98,7 +99,7 @@ class Layers {
   std::shared_ptr<std::vector<Layer>> kept_;
 };
 
-// Does `run` with each of the layers in turn.
+// Calls `run` with each of the layers in turn.
 template <typename Layer>
 std::function<void()> in_turns(std::shared_ptr<std::vector<Layer>> layers,
                                std::function<void(const Layer&)> run) {
@@ -132,7 +133,7 @@ struct Window {
   int64_t in, out, kernel, stride;
 };
 
-// `size` is that of the output.
+// `size` is the output's.
 Probe conv_probe(const Common& of, int64_t size, const Window& window) {
   const auto [in, out, kernel, stride] = window;
   const std::string shape = fmt::format("{} x {} by {} x {} / {}", in, out, kernel, kernel, stride);
@@ -147,7 +148,7 @@ Probe conv_probe(const Common& of, int64_t size, const Window& window) {
           prepare};
 }
 
-// `size` is that of the output.
+// `size` is the output's.
 Probe upsample_probe(const Common& of, int64_t size, int64_t channels) {
   const auto prepare = [=](at::Device device) -> std::function<void()> {
     const auto layer = std::make_shared<ops::Upsample2d>(filled(of.dtype, device), channels);
@@ -157,7 +158,7 @@ Probe upsample_probe(const Common& of, int64_t size, int64_t channels) {
           of.dtype, prepare};
 }
 
-// Queries, keys and values as a layer's product leaves them: [B, n, heads * D].
+// Queries, keys and values in the form that a layer's product leaves: [B, n, heads * D].
 Probe attention_probe(const Common& of, const AttentionWork& work) {
   const auto prepare = [=](at::Device device) -> std::function<void()> {
     const int64_t width = work.heads * work.head_dim;
@@ -209,9 +210,9 @@ Probe vector_probe(const Common& of, Elementwise what, int64_t rows, int64_t wid
           of.dtype, prepare};
 }
 
-// Products of few rows read their weights and little else, so rows of layers on conditions (2) count too.
-// Shapes of layers: those of PixArt and STDiT (1152 and 4 x 1152), of U-Nets (320 to 1280, with 8 times as
-// many columns before a GEGLU), and of T5.
+// Products of few rows do little more than read their weights, so layers on conditions (2 rows) count too.
+// The shapes are those of PixArt and STDiT (1152 and 4 x 1152), of U-Nets (320 to 1280, with 8 times as many
+// columns before a GEGLU), and of T5.
 std::deque<Probe> gemm_probes(const Common& of) {
   std::deque<Probe> probes = {gemm_probe(of, 512, 1152, 1152)};
   constexpr std::array<std::array<int64_t, 2>, 12> kLayers = {{{1152, 1152},
@@ -256,7 +257,7 @@ std::deque<Probe> convolution_probes(const Common& of) {
                                                                {2560, 1280}}};
   for (const auto& [in, out] : kLayers) add({in, out, 3, 1}, {8, 16, 32, 64, 128, 256});
   add({4, 320, 3, 1}, {32, 64});
-  // Beside the windows of a residual block whose channels change.
+  // In addition to the windows of a residual block whose number of channels changes.
   for (const auto& [in, out] :
        {std::array<int64_t, 2>{320, 640}, {960, 320}, {640, 1280}, {1920, 640}, {2560, 1280}})
     add({in, out, 1, 1}, {8, 16, 32, 64});
@@ -282,10 +283,10 @@ std::deque<Probe> attention_probes(const Common& of) {
       add(1, tokens, tokens, head_dim);
       for (const int64_t keys : {4, 20, 77, 300}) add(1, tokens, keys, head_dim);
     }
-    // Patches and the ranks of a ring: fewer queries than keys, or the other way round.
+    // For patches and the ranks of a ring: fewer queries than keys, or vice versa.
     add(1, 256, 1024, head_dim);
     add(1, 1024, 4096, head_dim);
-    // Along the frames of a video there are few tokens, and many such sequences.
+    // Along the frames of a video there are many sequences of few tokens.
     for (const int64_t frames : {2, 5, 16}) {
       for (const int64_t batch : {4, 32}) add(batch, frames, frames, head_dim);
     }
@@ -299,7 +300,7 @@ std::deque<Probe> vector_probes(const Common& of) {
   for (int64_t elements = 1 << 15; elements <= 1 << 25; elements *= 4) {
     for (const Elementwise what :
          {kModulatedNorm, kGatedAdd, kAdd, kGroupNorm, kGatedGelu, kCopy, kHeadNorm}) {
-      // What it reads and writes.
+      // The tensors that it reads and writes.
       const int64_t tensors = what == kGatedAdd || what == kAdd || what == kGatedGelu ? 3 : 2;
       probes.push_back(vector_probe(of, what, elements / tensors / kVectorWidth, kVectorWidth));
     }

@@ -1,5 +1,5 @@
-// What a calibration times: the operations of which networks consist, as these call them, at sizes that span
-// those of typical models.
+// The operations that a calibration times: those that networks consist of, called as networks call them, at
+// sizes that span those of typical models.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,27 +14,27 @@
 namespace tessera::plan {
 
 struct Probe {
-  std::string name;  // for people: "gemm 1024 x 1152 x 4608"
+  std::string name;  // for display: "gemm 1024 x 1152 x 4608"
   WorkKind kind = WorkKind::kGemm;
   at::ScalarType dtype = at::kFloat;
-  // Makes its tensors on the device. The result does the operation once, each time with weights that the
-  // processor's caches do not hold, as in a step of a network whose weights they cannot hold.
+  // Creates its tensors on the device. The result performs the operation once, each time with weights that
+  // are not in the processor's caches, as in a step of a network whose weights do not fit into them.
   std::function<std::function<void()>(at::Device)> prepare;
 };
 
-// `cache_bytes` is what all caches of the processor hold together. The first probe of each kind is one of
-// typical size, and those after it alternate between kinds, so that any number from the begin is of use.
+// `cache_bytes` is the total size of the processor's caches. The first probe of each kind has a typical size,
+// and later ones alternate between kinds, so that any number of them from the start is useful.
 std::vector<Probe> make_probes(at::ScalarType dtype, int64_t cache_bytes);
 
-// Makes a layer of a file in bf16, as a text encoder does whose blocks are read at use: it converts the
-// weights, with memory that the process has.
+// Loads a layer from a file in bf16, like a text encoder whose blocks are read at use: it converts the
+// weights, in memory that the process already has.
 struct LoadingProbe {
   std::function<void()> run;
   int64_t bytes = 0;  // of the layer
 };
 LoadingProbe loading_probe(at::ScalarType dtype);
 
-// What a trace (plan/recorder.h) says of the probe: the work of its only operation. Nothing is computed.
+// The work of the probe's only operation as a trace (plan/recorder.h) would record it. Nothing is computed.
 Work work_of(const Probe& probe);
 
 }  // namespace tessera::plan

@@ -26,13 +26,13 @@ namespace tessera::plan {
 namespace {
 
 constexpr std::array<int64_t, 6> kBytes = {1 << 10, 16 << 10, 128 << 10, 1 << 20, 4 << 20, 16 << 20};
-constexpr size_t kBytesOfOverlap = 4;  // the index of the size with which overlap is measured
-// More where a message takes as long as a look at the other rank does.
+constexpr size_t kBytesOfOverlap = 4;  // the index of the size used to measure overlap
+// More repetitions where a message takes no longer than a look at the other rank.
 constexpr int64_t kFewBytes = 256 << 10, kRepetitionsOfFew = 40, kRepetitions = 12;
 constexpr int64_t kRoundsOfSharing = 7;
 constexpr auto kTimeout = std::chrono::minutes(2);
 
-// Numbers that forks write and this process reads.
+// Numbers written by forks and read by this process.
 class SharedNumbers {
  public:
   explicit SharedNumbers(size_t count) : bytes_(count * sizeof(double)) {
@@ -50,7 +50,7 @@ class SharedNumbers {
   double* numbers_;
 };
 
-// A collective as networks use it, in which no rank sends or receives more than `bytes` in all.
+// A collective as networks use it, in which no rank sends or receives more than `bytes` in total.
 struct CollectiveProbe {
   std::string name;
   std::function<void(const comm::Group&, int64_t bytes)> run;
@@ -69,7 +69,7 @@ void exchange_all(const comm::Group& group, int64_t bytes) {
   comm::all_to_all(sends, receives, group).wait();
 }
 
-// From the first rank to the second and back, so that each sends and receives when the other is ready.
+// Goes from the first rank to the second and back, so that each sends and receives when the other is ready.
 void send_and_return(const comm::Group& group, int64_t bytes) {
   at::Tensor x = bytes_of(bytes);
   if (group.rank > 1) return;
@@ -117,7 +117,7 @@ double wall() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// A rank that measures; what it finds goes to `next`, in the same order on every rank.
+// A rank that measures; its results go to `next`, in the same order on every rank.
 class MeasuringRank {
  public:
   MeasuringRank(const launch::Worker& worker, int64_t threads, int64_t cache_bytes, double* next)
@@ -145,8 +145,8 @@ class MeasuringRank {
     if (worker_.statuses.must_end()) throw engine::Cancelled();
   }
 
-  // Each rank works alone, and then all at once, in turns: the speed of cores changes from one moment to the
-  // next for reasons outside of this host, too. What ranks do together takes as long as the slowest of them.
+  // Each rank works alone, and then all work at once, in turns, because the speed of cores also changes from
+  // one moment to the next for reasons outside this host. Joint work takes as long as the slowest rank.
   void measure_sharing(const comm::Group& group, double seconds) {
     const std::vector<Probe> probes = make_probes(at::kFloat, cache_bytes_);
     const double budget = seconds / static_cast<double>(kRoundsOfSharing * (group.size + 1));
@@ -196,7 +196,7 @@ class MeasuringRank {
     add(overlap(group, for_overlap));
   }
 
-  // The share of an exchange's time that is gone when a rank computes from its begin to its end.
+  // The share of an exchange's time that is hidden when a rank computes from its beginning to its end.
   double overlap(const comm::Group& group, double message) {
     const auto compute = make_probes(at::kFloat, cache_bytes_).front().prepare(at::kCPU);
     const auto seconds_of = [&](const std::function<void()>& run) {
@@ -234,7 +234,7 @@ class MeasuringRank {
   double* next_;
 };
 
-// What so many ranks, at least two, measure: the means over them, in their order.
+// The measurements of this many ranks, at least two: the means over them, in order.
 std::vector<double> run_ranks(int64_t ranks, int64_t threads, int64_t cache_bytes, double seconds) {
   const size_t count = MeasuringRank::numbers();
   SharedNumbers numbers(count * static_cast<size_t>(ranks));
@@ -297,7 +297,7 @@ RankFigures measure_ranks(int64_t ranks, int64_t threads, int64_t cache_bytes, d
         run_ranks(number, threads, cache_bytes, seconds / static_cast<double>(numbers.size()));
     for (size_t i = 0; i < kAllWorkKinds.size(); ++i) {
       std::vector<double>& shares = result.sharing[kAllWorkKinds[i]];
-      // Between those that were measured, the share is taken to fall evenly.
+      // Between measured numbers of ranks, the share is assumed to fall evenly.
       const double share = std::min(figures[i], 1.0), before = shares.back();
       const auto first = static_cast<int64_t>(shares.size());
       for (int64_t k = first + 1; k <= number; ++k)

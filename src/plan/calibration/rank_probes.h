@@ -1,4 +1,4 @@
-// What ranks of this host do to each other: how much slower they compute together, and how long their
+// How ranks of this host affect each other: how much slower they compute together, and how long their
 // messages take.
 #pragma once
 
@@ -17,20 +17,20 @@ namespace tessera::plan {
 struct RankFigures {
   // The share of its speed that a rank keeps while 1, 2, ... ranks compute, by kind of work.
   std::map<WorkKind, std::vector<double>> sharing;
-  Link
-      link;  // of the shared memory, by which ranks of a host send; without bandwidth where there is one rank
+  Link link;  // through shared memory, which ranks of a host use; without a bandwidth if there is only one
+              // rank
 };
 
-// A rank that failed, or a signal that ended all.
+// A rank failed, or a signal ended all.
 struct RanksFailed {
   launch::Failure failure;
 };
 
-// Takes a line on what is measured next.
+// Takes a line about what is measured next.
 using Say = std::function<void(const std::string&)>;
 
-// Measures with 1 to `ranks` ranks of `threads` threads each, which are forks of this process as those of a
-// run are: so it must not have computed before. Takes about `seconds`. Throws RanksFailed.
+// Measures with 1 to `ranks` ranks of `threads` threads each. Like the ranks of a run they are forks of this
+// process, which must therefore not have computed before. Takes about `seconds`. Throws RanksFailed.
 RankFigures measure_ranks(int64_t ranks, int64_t threads, int64_t cache_bytes, double seconds,
                           const Say& say);
 

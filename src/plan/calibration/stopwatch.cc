@@ -10,10 +10,10 @@ namespace tessera::plan {
 namespace {
 
 constexpr size_t kFewest = 3, kMost = 200;
-// Work that is shorter is done several times between two looks at the clock.
+// Shorter work is repeated between two looks at the clock.
 constexpr double kShort = 20e-6;
 constexpr int64_t kTogether = 16;
-constexpr int64_t kSideOfProduct = 160;  // whose three matrices take 300 KB
+constexpr int64_t kSideOfProduct = 160;  // its three matrices take 300 KB
 constexpr int kProducts = 4;
 
 double seconds_of(clockid_t id) {
@@ -22,7 +22,7 @@ double seconds_of(clockid_t id) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// The value below which one of so many parts of all are.
+// The value below which one part in `parts` of all values lies.
 double quantile(std::vector<double> values, size_t parts) {
   const auto place = values.begin() + static_cast<std::ptrdiff_t>(values.size() / parts);
   std::nth_element(values.begin(), place, values.end());
@@ -59,7 +59,7 @@ double PacedTime::at_pace(double usual, double memory_seconds) const {
 double look_at_pace() {
   static const at::Tensor a = at::full({kSideOfProduct, kSideOfProduct}, 0.5), b = a.clone();
   static at::Tensor product = at::empty_like(a);
-  at::mm_out(product, a, b);  // what ran before has had the cache, the more of it the larger it was
+  at::mm_out(product, a, b);  // whatever ran before has displaced the cache's contents, depending on its size
   const double begin = seconds_of(CLOCK_THREAD_CPUTIME_ID);
   for (int i = 0; i < kProducts; ++i) at::mm_out(product, a, b);
   return seconds_of(CLOCK_THREAD_CPUTIME_ID) - begin;

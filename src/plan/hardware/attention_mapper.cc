@@ -10,10 +10,10 @@ namespace tessera::plan {
 namespace {
 
 constexpr double kScoreBytes = 4;       // scores and sums are in fp32
-constexpr double kMergeOperations = 2;  // for each element of the output and block of keys: rescale, add
+constexpr double kMergeOperations = 2;  // for each element of the output and block of keys: rescale and add
 
 struct Split {
-  int64_t problems = 1;           // pairs of a sample and a head that one part has
+  int64_t problems = 1;           // pairs of a sample and a head in one part
   int64_t queries = 0, keys = 0;  // of a block
   bool overlaps = false;
 };
@@ -80,7 +80,7 @@ void try_split(Best& best, const AttentionWork& work, Split split, const Machine
   best = {true, latency, cost, split};
 }
 
-// Short sequences: several problems in one part, so that loads are not too small.
+// For short sequences: several problems in one part, so that loads are not too small.
 void try_whole_problems(Best& best, const AttentionWork& work, const Machine& machine,
                         const std::string& dtype) {
   Split split{1, tile_sizes(work.queries, kGranule).back(), tile_sizes(work.keys, kGranule).back(), false};

@@ -1,5 +1,5 @@
-// Products with weights: which tile of rows, inner dimension and columns a tile works on, and which of the
-// three matrices stays where it is meanwhile.
+// Maps products with weights: which range of rows, inner dimension and columns a tile works on, and which of
+// the three matrices stays in place meanwhile.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ enum class Stationary { kInput, kWeight, kOutput };
 struct Split {
   Stationary stationary = Stationary::kOutput;
   int64_t rows = 0, inner = 0, columns = 0;  // of a tile
-  bool turned = false;                       // the grid of tiles, for kOutput
+  bool turned = false;                       // whether the grid of tiles is transposed, for kOutput
   bool overlaps = false;
 };
 
@@ -24,10 +24,10 @@ struct Split {
 struct Problem {
   const GemmWork& work;
   const Machine& machine;
-  double bytes;                   // of an element
+  double bytes;                   // per element
   double gemm_rate, vector_rate;  // of a tile
 
-  // Elements that rows of the input take in the DRAM, and those that columns of the weights do.
+  // The number of elements that rows of the input, or columns of the weights, take in the DRAM.
   double input(int64_t rows, int64_t inner) const {
     return static_cast<double>(rows) * static_cast<double>(inner) / work.overlap;
   }
@@ -51,7 +51,7 @@ std::string split_text(const Split& split) {
                      split.overlaps ? "" : ", single buffers");
 }
 
-// The smallest SRAM for a tile of output, whose inputs come in steps along the inner dimension.
+// The smallest SRAM for a tile of output whose inputs arrive in steps along the inner dimension.
 double output_sram(const Problem& problem, const Split& split, bool overlaps) {
   const double step = real(split.rows + split.columns) * real(split.inner) * problem.bytes;
   const double sums = real(split.rows) * real(split.columns) * kAccumulatorBytes;
@@ -60,7 +60,7 @@ double output_sram(const Problem& problem, const Split& split, bool overlaps) {
 }
 
 // Each tile sums up one tile of the output. Tiles in a row of the grid share rows of the input, those in a
-// column share columns of the weights: what each of them reads passes on.
+// column share columns of the weights: each of them passes on what it reads.
 Cost output_stationary(const Problem& problem, const Split& split) {
   const GemmWork& work = problem.work;
   int64_t grid_rows = problem.machine.grid_rows, grid_columns = problem.machine.grid_columns;
@@ -96,8 +96,8 @@ Cost output_stationary(const Problem& problem, const Split& split) {
   return cost;
 }
 
-// SRAM for a block that stays, blocks that pass (one in use, one that comes, one that is read) and their
-// products.
+// The SRAM for a block that stays, for blocks that pass through (one in use, one arriving, one being read)
+// and for their products.
 double ring_sram(const Problem& problem, double stays, double passes, bool overlaps) {
   const double inner = real(divide_up(problem.work.inner, kGranule) * kGranule);
   const double product = stays * passes;
@@ -106,8 +106,8 @@ double ring_sram(const Problem& problem, double stays, double passes, bool overl
          problem.bytes;
 }
 
-// Each tile keeps a block of one matrix, whole along the inner dimension; blocks of the other pass round the
-// ring of tiles, so that each is read from the DRAM once for all of them.
+// Each tile keeps a block of one matrix, complete along the inner dimension; blocks of the other matrix pass
+// round the ring of tiles, so that each is read from the DRAM only once.
 Cost ring(const Problem& problem, const Split& split) {
   const GemmWork& work = problem.work;
   const bool input_stays = split.stationary == Stationary::kInput;
@@ -120,7 +120,7 @@ Cost ring(const Problem& problem, const Split& split) {
   const int64_t rounds = divide_up(stay_parts, tiles), groups = divide_up(pass_parts, tiles);
   const int64_t ring_size = std::min(tiles, pass_parts), active = std::min(tiles, stay_parts);
   const double inner = real(work.inner), padded_inner = real(split.inner);
-  // Elements that so many rows, or columns, of a matrix take in the DRAM.
+  // The number of elements that this many rows, or columns, of a matrix take in the DRAM.
   const auto read = [&](bool is_input, int64_t size) {
     return is_input ? problem.input(size, work.inner) : problem.weights(size, work.inner);
   };
@@ -170,12 +170,12 @@ class Search {
   Split split_;
 };
 
-// Tiles of rows and columns that are tried, ascending.
+// The sizes of tiles, in rows and columns, to try, ascending.
 struct TileChoices {
   std::vector<int64_t> rows, columns;
 };
 
-// What a tile needs grows with each of its sizes, so the first that does not fit ends a loop.
+// A tile's needs grow with each of its sizes, so the first size that does not fit ends a loop.
 void try_output_stationary(Search& search, const Problem& problem, const TileChoices& choices) {
   const std::vector<int64_t> steps = tile_sizes(problem.work.inner, kGranule);
   const double sram = problem.machine.sram_bytes;

@@ -58,7 +58,7 @@ std::vector<int64_t> tile_sizes(int64_t size, int64_t granule) {
     const int64_t tile = divide_up(blocks, parts);
     sizes.push_back(tile * granule);
     if (tile == 1) break;
-    parts = (blocks - 1) / (tile - 1) + 1;  // the fewest with a smaller tile
+    parts = (blocks - 1) / (tile - 1) + 1;  // the smallest number of parts with a smaller tile
   }
   std::reverse(sizes.begin(), sizes.end());
   return sizes;

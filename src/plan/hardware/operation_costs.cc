@@ -8,8 +8,8 @@
 namespace tessera::plan {
 namespace {
 
-// A row of a vector operator that reduces nothing may end anywhere; rows of images are too short for some
-// machines and flat tensors too long.
+// A row of a vector operator that does not reduce may end anywhere; rows of images are too short for some
+// machines, and flat tensors too long.
 constexpr int64_t kLeastWidth = 16, kMostWidth = 8192, kFlatWidth = 256;
 
 double real(int64_t value) {
@@ -24,13 +24,13 @@ bool is_positive(const TensorShape& shape) {
   return std::all_of(shape.sizes.begin(), shape.sizes.end(), [](int64_t size) { return size > 0; });
 }
 
-// Whether the weights of a norm are those of a head, of which a row of its input has several.
+// Whether the weights of a norm are those of a head; a row of its input then has several heads.
 bool is_by_head(const OperationEvent& operation) {
   return operation.name == "rms_norm" && operation.inputs.size() == 2 && !operation.output.sizes.empty() &&
          elements_of(operation.inputs[1]) < operation.output.sizes.back();
 }
 
-// Reads and writes as many bytes as the operation, in rows of its largest tensor: most often its output.
+// Reads and writes as many bytes as the operation, in rows of its largest tensor, usually its output.
 VectorWork vector_work(const OperationEvent& operation, int64_t element_bytes) {
   const std::vector<int64_t>& sizes = operation.output.sizes;
   const int64_t last = sizes.empty() ? 1 : sizes.back();
@@ -38,7 +38,8 @@ VectorWork vector_work(const OperationEvent& operation, int64_t element_bytes) {
   const bool reduces = operation.name.ends_with("layer_norm") || operation.name == "rms_norm";
   work.width = reduces || (last >= kLeastWidth && last <= kMostWidth) ? last : kFlatWidth;
   int64_t largest = elements_of(operation.output);
-  const bool picks = operation.name == "aten::index_select";  // reads as much of its table as it writes
+  const bool picks = operation.name == "aten::index_select";  // it reads only as much of its table as it
+                                                              // writes
   for (const TensorShape& input : operation.inputs)
     largest = std::max(largest, picks ? 0 : elements_of(input));
   work.rows = divide_up(largest, work.width);
@@ -51,7 +52,7 @@ VectorWork vector_work(const OperationEvent& operation, int64_t element_bytes) {
   return work;
 }
 
-// Elements of the third operand of a layer or a convolution.
+// The number of elements of the third operand of a layer or a convolution.
 int64_t bias_of(const OperationEvent& operation, int64_t element_bytes) {
   return operation.inputs.size() < 3 ? 0 : divide_up(operation.inputs[2].bytes(), element_bytes);
 }
@@ -64,7 +65,7 @@ std::optional<GemmWork> layer_work(const OperationEvent& operation) {
   return GemmWork{rows, inner, columns};
 }
 
-// A row for each pixel of the output, with the inputs of its window side by side.
+// One row for each pixel of the output, with the inputs of its window side by side.
 std::optional<GemmWork> convolution_work(const OperationEvent& operation) {
   if (operation.inputs.size() < 2 || operation.inputs[1].sizes.empty()) return std::nullopt;
   const int64_t columns = operation.inputs[1].sizes[0], outputs = elements_of(operation.output);
@@ -76,8 +77,8 @@ std::optional<GemmWork> convolution_work(const OperationEvent& operation) {
   return work;
 }
 
-// Operands as ops/attention.cc shows them: queries [B, heads, S, D]; keys and values [2, B, their heads,
-// count, D], or keys alone [B, heads, count, D].
+// Operands in the form that ops/attention.cc reports: queries [B, heads, S, D]; keys and values [2, B, their
+// heads, count, D], or only keys [B, heads, count, D].
 std::optional<AttentionWork> attention_work(const OperationEvent& operation) {
   if (operation.inputs.size() < 2 || operation.inputs[0].sizes.size() != 4) return std::nullopt;
   const std::vector<int64_t>&queries = operation.inputs[0].sizes, &keys = operation.inputs[1].sizes;
@@ -85,7 +86,7 @@ std::optional<AttentionWork> attention_work(const OperationEvent& operation) {
   return AttentionWork{queries[0], queries[1], queries[2], keys[keys.size() - 2], queries[3]};
 }
 
-// Adds the bias to the scores, which stay where they are: the bias alone moves, once.
+// Adds the bias to the scores, which stay in place: only the bias moves, once.
 VectorWork bias_work(const OperationEvent& operation, const AttentionWork& attention, int64_t element_bytes) {
   const TensorShape& bias = operation.inputs[3];
   VectorWork work{.rows = 0, .width = kFlatWidth};

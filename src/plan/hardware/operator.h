@@ -1,5 +1,5 @@
-// Operators as a machine runs them: elementwise and norms (vector), products with weights (GEMM), and
-// attention that never stores its scores (flash attention). A list of them is all that an analysis needs.
+// Operators as a machine runs them: elementwise operators and norms (vector), products with weights (GEMM),
+// and attention that never stores its scores (flash attention). A list of them is all that an analysis needs.
 #pragma once
 
 #include <compare>
@@ -17,20 +17,21 @@ struct VectorWork {
   int64_t inputs = 1;       // tensors of that shape that are read
   int64_t weights = 0;      // elements that every row needs
   double others = 0;        // elements of smaller tensors, which are read once, a part with each row
-  bool is_by_head = false;  // each head of a row is normed by itself
+  bool is_by_head = false;  // whether each head of a row is normalised by itself
 
   auto operator<=>(const VectorWork&) const = default;  // NOLINT(modernize-use-nullptr): it has no pointer
 };
 
-// [rows, inner] x [inner, columns] -> [rows, columns], with an activation applied to what it stores.
+// [rows, inner] x [inner, columns] -> [rows, columns], with an activation applied to the output.
 struct GemmWork {
   int64_t rows = 0, inner = 0, columns = 0;
   double activation_operations = 0;  // for each element of the output
-  // The number of rows that contain an element of the input: rows of a convolution overlap, and the shared
+  // The number of rows that contain an element of the input: rows of a convolution overlap, and shared
   // elements are read once.
   double overlap = 1;
   int64_t bias = 0;             // elements, which are read once
-  bool is_convolution = false;  // other kernels than those of products do it, also where no rows overlap
+  bool is_convolution = false;  // other kernels than those of products compute it, even if rows do not
+                                // overlap
 
   auto operator<=>(const GemmWork&) const = default;  // NOLINT(modernize-use-nullptr): as above
 };
@@ -55,11 +56,11 @@ inline constexpr double kSoftmaxOperations = 5;
 // An activation of an element, such as a tanh GELU.
 inline constexpr double kActivationOperations = 7;
 
-// What an operator must do in any case, whatever its split.
+// The work that an operator has to do in any case, whatever its split.
 struct Demand {
-  double gemm_operations = 0;    // a multiplication and an addition are two
+  double gemm_operations = 0;    // a multiplication and an addition count as two
   double vector_operations = 0;  // elementwise
-  double elements = 0;           // read and written, each once
+  double elements = 0;           // read or written, each once
 };
 Demand demand_of(const Work& work);
 

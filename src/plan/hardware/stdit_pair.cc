@@ -10,7 +10,7 @@ namespace {
 // STDiT3-XL.
 constexpr int64_t kHidden = 1152, kHeads = 16, kMlp = 4 * kHidden, kPairs = 28, kTextTokens = 300;
 constexpr int64_t kLatentScale = 8, kPatch = 2;
-// Its VAE makes five latent frames of a clip of 17, and one of up to four frames of what is left.
+// Its VAE makes five latent frames from a clip of 17, and one from up to four of the remaining frames.
 constexpr int64_t kClip = 17, kLatentClip = 5, kTimeFactor = 4;
 
 // Operations for each element.

@@ -1,5 +1,5 @@
 // The operators of a pair of blocks of STDiT3, one within frames (spatial) and one along them (temporal),
-// from the sizes that a trace of the model gives.
+// from the sizes in a trace of the model.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct StditSizes {
 // A video as STDiT3-XL sees it.
 struct Video {
   int64_t frames = 0, height = 0, width = 0;  // pixels
-  int64_t batch = 2;                          // samples, those without the prompt included
+  int64_t batch = 2;                          // samples, including those without the prompt
 };
 
 // Latent frames, and tokens of a latent frame.
@@ -39,11 +39,12 @@ struct TokenGrid {
 
 TokenGrid token_grid(const Video& video);
 
-// The sizes on the busiest of `dies`, among which the tokens are divided: by frames for what is within
-// frames, by positions for what goes along them.
+// The sizes on the busiest of `dies`, which divide the tokens: by frames for spatial operators, by positions
+// for temporal ones.
 StditSizes stdit_xl_sizes(const Video& video, const TokenGrid& grid, int64_t dies);
 
-// Bytes that a die sends for one pair: the tokens of its samples go from one division to the other and back.
+// The bytes that a die sends for one pair: the tokens of its samples go from one division to the other and
+// back.
 double exchanged_bytes(const Video& video, const TokenGrid& grid, int64_t dies, int64_t element_bytes);
 inline constexpr int64_t kExchanges = 2;  // in a pair
 

@@ -23,7 +23,7 @@ Times times_of(const Event& event, int64_t traced_steps, int64_t steps) {
   return {times_in_run(event, traced_steps, steps), is_steady ? 1 : 0};
 }
 
-// Equal operators are one row.
+// Equal operators share a row.
 void add_operator(std::vector<TracedOperator>& rows, TracedOperator one, const Times& times) {
   const auto same = [&](const TracedOperator& row) {
     return row.mapped == one.mapped && row.phase == one.phase && row.name == one.name &&

@@ -1,4 +1,4 @@
-// The operators of a rank of a trace on a machine, equal ones in one row, and what it sends.
+// The operators of a rank of a trace on a machine, with equal ones in one row, and what the rank sends.
 #pragma once
 
 #include <optional>
@@ -15,9 +15,9 @@ struct TracedOperator {
   std::string name, role;  // of the operation; the role with numbers replaced by *
   std::vector<TensorShape> inputs;
   TensorShape output;
-  // Of one such operation. An operation that is several operators counts as the first of them.
+  // For a single such operation. An operation that becomes several operators counts as the first of them.
   int64_t flops = 0, bytes = 0;
-  const MappedWork* mapped = nullptr;  // of the costs
+  const MappedWork* mapped = nullptr;  // owned by the costs
   int64_t count = 0, step_count = 0;   // in the whole run, and in one steady step
 
   double seconds() const {
@@ -30,8 +30,8 @@ struct TracedCollective {
   Phase phase = Phase::kDenoise;
   std::string axis, name;
   int64_t count = 0, step_count = 0;  // in the whole run, and in one steady step
-  double bytes = 0, step_bytes = 0;   // of all of them, sent or received, whichever is more
-  double seconds = 0;                 // of the run, if nothing hid them and nobody were waited for
+  double bytes = 0, step_bytes = 0;   // of all of them, sent or received, whichever is larger
+  double seconds = 0;                 // in the run, if nothing hid them and no rank were waited for
 };
 
 struct TraceAnalysis {
@@ -41,14 +41,14 @@ struct TraceAnalysis {
   double computing(Phase phase) const;  // seconds of the whole run
 };
 
-// The operators, on any rank, for which no split fits; the name and role of each, once.
+// The operators, on any rank, for which no split fits: the name and role of each, once.
 std::vector<std::string> obstacles_of(const Trace& trace, OperationCosts& costs);
 
 // Whether the rank exchanges anything.
 bool has_collectives(const RankTrace& rank);
 
-// A run of `steps` steps. A collective takes the link's latency and the time of its bytes; `link` must have a
-// bandwidth if the rank has collectives. The result refers to `costs`.
+// Analyzes a run of `steps` steps. A collective takes the link's latency plus the time of its bytes; `link`
+// must have a bandwidth if the rank has collectives. The result refers to `costs`.
 TraceAnalysis analyze_trace(const Trace& trace, const RankTrace& rank, int64_t steps, OperationCosts& costs,
                             const std::optional<Link>& link);
 

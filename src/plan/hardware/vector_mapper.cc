@@ -9,12 +9,12 @@
 namespace tessera::plan {
 namespace {
 
-// Elements that are read for each row.
+// The number of elements that are read for each row.
 double read_by_row(const VectorWork& work) {
   return static_cast<double>(work.width * work.inputs) + work.others / static_cast<double>(work.rows);
 }
 
-// The SRAM that a tile needs for parts of `rows`, with one of each buffer or two.
+// The SRAM that a tile needs for parts of `rows`, with one or two of each buffer.
 double sram_bytes(const VectorWork& work, int64_t rows, int64_t element_bytes, bool overlaps) {
   const auto part = static_cast<double>(rows) * (read_by_row(work) + static_cast<double>(work.width));
   return ((overlaps ? 2 : 1) * part + static_cast<double>(work.weights)) * static_cast<double>(element_bytes);
@@ -30,7 +30,7 @@ Cost cost_of(const VectorWork& work, int64_t rows, const Machine& machine, const
   cost.compute = static_cast<double>(turns * rows) * width * work.operations_per_element /
                  machine.vector_rates.at(dtype);
   cost.dram_bytes = demand_of(work).elements * bytes;
-  // The weights are read once and pass from tile to tile.
+  // The weights are read once and passed from tile to tile.
   if (parts > 1 && machine.tiles > 1 && work.weights > 0) {
     cost.noc_bytes = weights * bytes;
     cost.noc_hops = static_cast<double>(machine.grid_rows + machine.grid_columns - 2);

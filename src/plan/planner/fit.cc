@@ -11,18 +11,18 @@
 namespace tessera::plan {
 namespace {
 
-// Where the fit begins if the machine says nothing: an eager framework on a GPU, whose host takes some ten
+// Where the fit begins if the machine has no value: an eager framework on a GPU, whose host takes some ten
 // microseconds for an operation and five times as long for a collective.
 constexpr double kLaunch = 40e-6, kCollectiveLaunch = 5 * kLaunch;
 constexpr double kGemmShare = 0.6, kAttentionShare = 0.5, kVectorShare = 0.6, kContention = 0.3;
 
-// Relative errors of runs count in these units, and distances from where the fit begins in those of each
-// number, of which they count a fraction: they decide only what no run tells.
+// The units of relative errors of runs, and the weight of a number's distance from its starting value: it is
+// a fraction, so that it decides only what no run determines.
 constexpr double kRunError = 0.08, kWeightOfBegin = 0.3;
 
 constexpr int kMostRounds = 30;
 constexpr double kStep = 1e-2, kGood = 1e-5;
-// A move of a number by a step changes the time of a run that depends on it by more than this share.
+// A run depends on a number if a step of that number changes its time by more than this share.
 constexpr double kLeastEffect = 1e-9;
 
 constexpr double kMicro = 1e-6, kBytesPerGb = 1e9;
@@ -33,7 +33,7 @@ struct Number {
   double spread = 1;  // how far from there it is likely to be
   double (*value)(double coordinate);
   void (*apply)(double value, Machine& machine, std::vector<Link>& links);
-  // What it is on the fitted machine; null where `value` is absolute.
+  // Its value on the fitted machine; null if `value` is absolute.
   double (*absolute)(const Machine& machine, const std::vector<Link>& links);
 };
 
@@ -48,7 +48,7 @@ double bandwidth_of(const Machine&, const std::vector<Link>& links) {
   return links.empty() ? 0 : links.front().bandwidth.value_or(0) / kBytesPerGb;
 }
 
-// Measured times of messages become those of a link of so many times the bandwidth.
+// Measured times of messages become those of a link with the bandwidth scaled by this factor.
 void scale_bandwidth(double factor, Machine&, std::vector<Link>& links) {
   for (Link& link : links) {
     if (link.bandwidth) link.bandwidth = *link.bandwidth * factor;
@@ -58,7 +58,7 @@ void scale_bandwidth(double factor, Machine&, std::vector<Link>& links) {
   }
 }
 
-// All numbers are relative to the machine's own but the contention and the overlap, which are absolute.
+// All numbers are relative to the machine's own, except contention and overlap, which are absolute.
 std::vector<Number> numbers_of(const Machine& machine, const std::vector<Link>& links, bool has_ranks) {
   std::vector<Number> numbers = {
       {"gemm efficiency", "", 0, 0.5, exponential,
@@ -106,7 +106,8 @@ double time_with(const Costs& costs, const MeasuredRun& run) {
   return seconds;
 }
 
-// What the data sheet lacks, as the fit begins. Shares that were measured hold what launching takes.
+// Adds, for the start of the fit, what the data sheet lacks. Measured shares already include the time of
+// launching.
 Machine with_defaults(Machine machine, std::vector<Link>& links) {
   if (!machine.efficiency.empty()) return machine;
   machine.efficiency.set(WorkKind::kGemm, kGemmShare);
@@ -161,7 +162,7 @@ class Fitter {
   }
 
  private:
-  // The machine at a point of the fit, whose schedules were made without shares.
+  // The machine at a point of the fit; its schedules were made without shares.
   std::pair<Machine, std::vector<Link>> at(const std::vector<double>& point) const {
     std::pair<Machine, std::vector<Link>> made = {machine_, links_};
     for (size_t i = 0; i < numbers_.size(); ++i)
@@ -182,7 +183,7 @@ class Fitter {
     const auto [machine, links] = at(point);
     Costs costs = costs_on(machine, links, run.devices);
     costs.keeps_spans = false;
-    // The schedules have the shares of the machine before the fit.
+    // The schedules contain the shares of the machine before the fit.
     for (size_t kind = 0; kind < costs.factors.size(); ++kind) costs.factors[kind] *= begin_factors_[kind];
     const double gemm = numbers_[0].value(point[0]), attention = numbers_[1].value(point[1]);
     costs.factors[static_cast<size_t>(WorkKind::kGemm)] /= gemm;
@@ -209,7 +210,7 @@ class Fitter {
       }
       rows[i][i] *= 1 + damping;
     }
-    // The matrix is positive definite: every number has a residual of its own.
+    // The matrix is positive definite, because every number has a residual of its own.
     for (size_t i = 0; i < count; ++i) {
       for (size_t k = i + 1; k < count; ++k) {
         const double factor = rows[k][i] / rows[i][i];
@@ -265,7 +266,7 @@ Fit fit_machine(const Machine& machine, const std::vector<Link>& links,
   std::vector<Link> begin = links;
   const bool has_shares = !machine.efficiency.empty();
   const Machine filled = with_defaults(machine, begin);
-  // By WorkKind: what the schedules, which were made without shares, lack.
+  // By WorkKind: the shares that the schedules, which were made without them, lack.
   const std::array<double, kAllWorkKinds.size()> factors =
       has_shares ? std::array{1.0, 1.0, 1.0, 1.0}
                  : std::array{1 / kGemmShare, 1 / kGemmShare, 1 / kAttentionShare, 1 / kVectorShare};

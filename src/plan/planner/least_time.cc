@@ -17,13 +17,13 @@ namespace {
 
 using parallel::Axis;
 
-// Of numbers by formula: parts that do not divide evenly, and messages that overlap, differ by a little.
+// For numbers from formulas: parts that do not divide evenly, and messages that overlap, cause small
+// differences.
 constexpr double kLeastTimeMargin = 0.95;
-// What a block computes for rows has at most so many times as many elements as what it computes for each
-// step.
+// The most elements that a block computes for rows, relative to what it computes for each step.
 constexpr int64_t kMostExpansion = 16;
 
-// Of the first rank, by event: how often it happens in an evaluation of the denoiser, on the mean.
+// For the first rank, by event: how often it happens on average in an evaluation of the denoiser.
 std::vector<double> times_in_step(const SampledRanks& ranks) {
   const std::vector<Event>& events = ranks.trace.ranks.front().events;
   const std::vector<int64_t> copies = copies_of(ranks.repeats.front(), events.size());
@@ -35,7 +35,7 @@ std::vector<double> times_in_step(const SampledRanks& ranks) {
   return times;
 }
 
-// Kernels of the blocks that the first rank launches in a step.
+// The number of kernels of the blocks that the first rank launches in a step.
 double launches_in_step(const SampledRanks& ranks) {
   const std::vector<Event>& events = ranks.trace.ranks.front().events;
   const std::vector<double> times = times_in_step(ranks);
@@ -52,12 +52,13 @@ int64_t elements_of_output(const OperationEvent& operation) {
   return c10::multiply_integers(operation.output.sizes);
 }
 
-// Parts that do not divide evenly are at least as large as the whole quotient.
+// If parts do not divide evenly, the largest is at least the quotient rounded down.
 int64_t part_of(int64_t size, int64_t parts) {
   return std::max<int64_t>(size / parts, 1);
 }
 
-// How many copies a rank does between the post of a message and the wait for it; nothing where it does more.
+// The number of copies that a rank makes between posting a message and waiting for it; nothing if it does
+// anything else.
 std::optional<size_t> copies_until_wait(const std::vector<Event>& events, size_t post) {
   const int64_t number = std::get<CollectiveEvent>(events[post].what).number;
   for (size_t i = post + 1; i < events.size(); ++i) {
@@ -69,7 +70,7 @@ std::optional<size_t> copies_until_wait(const std::vector<Event>& events, size_t
   return std::nullopt;
 }
 
-// What work can become where `parts` divide its rows and `heads` its weights and heads.
+// What work can become when `parts` divide its rows, and `heads` its weights and heads.
 std::vector<Work> parts_of_work(const Work& work, int64_t parts, int64_t heads) {
   if (const auto* const gemm = std::get_if<GemmWork>(&work)) {
     GemmWork columns = *gemm, inner = *gemm;
@@ -90,7 +91,8 @@ std::vector<Work> parts_of_work(const Work& work, int64_t parts, int64_t heads) 
   return {part};
 }
 
-// Two ranks on the axis, two by two for 2d tensor parallelism; of a ring a gather, which sends as much.
+// A layout with two ranks on the axis, or two by two for 2D tensor parallelism; for a ring, a gather, which
+// sends as much.
 parallel::ParallelOptions of_two(Axis axis, parallel::DisplacedMode mode) {
   parallel::ParallelOptions wish;
   if (axis == Axis::kTensorInner) wish.tensor_parallel_degree = 2;
@@ -187,7 +189,7 @@ double LeastTime::most_share(const MappedWork& mapped) const {
   return costs_.machine().efficiency.most(work_kind(mapped.work), mapped.dtype);
 }
 
-// Of the operations on rows in an evaluation of the denoiser, of a part of them.
+// The seconds of those operations in an evaluation of the denoiser that work on rows, for one part.
 double LeastTime::seconds_of_part(int64_t parts, int64_t heads, bool is_2d) {
   const auto [place, is_new] = parts_.try_emplace({parts, heads, is_2d}, 0);
   if (!is_new) return place->second;
@@ -208,7 +210,7 @@ double LeastTime::seconds_of_part(int64_t parts, int64_t heads, bool is_2d) {
   return place->second;
 }
 
-// Of the vector operators of blocks, how often the first rank does them in an evaluation.
+// The vector operators of blocks, and how often the first rank runs them in an evaluation.
 LeastTime::Counts LeastTime::vectors_of(const SampledRanks& ranks) {
   Counts counts;
   const RankTrace& rank = ranks.trace.ranks.front();
@@ -223,8 +225,9 @@ LeastTime::Counts LeastTime::vectors_of(const SampledRanks& ranks) {
   return counts;
 }
 
-// What a rank of tensor parallelism does as often as one device alone, such as norms of whole tokens: that is
-// so with two ranks and with four. Blocks of several widths may have parts that look like others of these.
+// Work that a rank of tensor parallelism does as often as a single device, such as norms of whole tokens:
+// recognised because it is the same with two ranks and with four. In blocks of several widths, parts may look
+// like other work of these.
 const std::map<const MappedWork*, double>& LeastTime::undivided(bool is_2d) {
   const auto [place, is_new] = undivided_.try_emplace(is_2d);
   if (!is_new || !blocks_are_equal_ || is_rough()) return place->second;
@@ -258,7 +261,7 @@ const LeastTime::Exchanges& LeastTime::exchanges(Axis axis, DisplacedMode mode) 
     if (collective == nullptr) continue;
     const std::optional<size_t> copies = copies_until_wait(events, i);
     if (axis == Axis::kDisplaced) {
-      // Of a step like most, in which they travel meanwhile.
+      // In a typical step, messages travel during it.
       const bool is_steady = events[i].step == steady_step(ranks->trace.traced_steps);
       place->second.all.bytes += is_steady ? static_cast<double>(collective->bytes) : 0;
       continue;
@@ -292,7 +295,7 @@ LeastTime::Messages LeastTime::messages(const parallel::Layout& layout, double t
   const double heads = size(Axis::kTensorInner) * size(Axis::kTensorOuter);
   const double passes = passes_of(layout);
   const double replicas = size(Axis::kCfg) * size(Axis::kData);
-  // Of so many times the bytes and the number of messages.
+  // Adds messages with `bytes` and `number` times those of the traffic.
   const auto add = [&](Axis axis, const Traffic& traffic, double bytes, double count, Cost& cost) {
     const Link* const link = this->link(mesh, axis);
     if (link == nullptr) return;
@@ -307,16 +310,16 @@ LeastTime::Messages LeastTime::messages(const parallel::Layout& layout, double t
     add(axis, is_rough() ? exchanges(axis).bare : exchanges(axis).all, bytes, 1, all.waiting);
     add(axis, exchanges(axis).bare, bytes, 1, all.bare);
   };
-  // With n ranks, of the bytes with two: of gathers and sums 2 (n - 1) / n, of exchanges 4 (n - 1) / n^2,
-  // over what other methods divide.
+  // With n ranks, relative to the bytes with two: gathers and sums 2 (n - 1) / n, exchanges 4 (n - 1) / n^2,
+  // divided by what other methods divide.
   const double rows = tokens * size(Axis::kDisplaced);
   const double inner = size(Axis::kTensorInner), outer = size(Axis::kTensorOuter);
   if (outer == 1) {
     wait(Axis::kTensorInner, 2 * (heads - 1) / heads / rows);
   } else if (is_rough()) {
-    add(Axis::kTensorInner, exchanges(Axis::kTensorOuter).bare, 0, 1, all.waiting);  // their number alone
+    add(Axis::kTensorInner, exchanges(Axis::kTensorOuter).bare, 0, 1, all.waiting);  // only their number
   } else {
-    // Groups of two kinds take turns, each over columns that those of the other divide.
+    // Groups of two kinds alternate; each works on columns that the other kind divides.
     const Exchanges& of_four = exchanges(Axis::kTensorOuter);
     add(Axis::kTensorInner, of_four.inner, 4 * (inner - 1) / (heads * rows), 1, all.waiting);
     add(Axis::kTensorOuter, of_four.all, 4 * (outer - 1) / (heads * rows), 1, all.waiting);
@@ -325,7 +328,7 @@ LeastTime::Messages LeastTime::messages(const parallel::Layout& layout, double t
     wait(Axis::kUlysses, 4 * (n - 1) / (n * tokens * heads));
   wait(Axis::kGather, 2 * (size(Axis::kGather) - 1) / (tokens * heads));
   if (const double n = size(Axis::kRing); n > 1) {
-    // Where patches keep keys of others, a ring gathers those of the current ones, and merges nothing.
+    // If patches keep keys of others, a ring gathers those of the current patches, and merges nothing.
     const double bytes = 2 * (n - 1) * size(Axis::kGather) / (tokens * heads);
     if (layout.patches > 1 && !is_rough()) {
       wait(Axis::kRing, bytes);
@@ -340,7 +343,8 @@ LeastTime::Messages LeastTime::messages(const parallel::Layout& layout, double t
   return all;
 }
 
-// Between the first rank of each stage and that of the next, which may be nearer than the first and the last.
+// Between the first rank of each stage and that of the next stage, which may be nearer than the first and
+// last ranks.
 void LeastTime::add_hops(const parallel::Mesh& mesh, double of_evaluation, double turns, Messages& all) {
   const double bytes = kLeastTimeMargin * of_evaluation * alone().turns;
   const Axis axis = Axis::kPipeline;
@@ -349,7 +353,7 @@ void LeastTime::add_hops(const parallel::Mesh& mesh, double of_evaluation, doubl
     const int64_t own = ranks[stage], next = ranks[(stage + 1) % ranks.size()];
     const Link& between = link_between(links_, std::min(own, next), std::max(own, next));
     if (!between.measured.empty() || !between.bandwidth) continue;
-    if (stage + 1 == ranks.size()) {  // latents, which are few
+    if (stage + 1 == ranks.size()) {  // latents, which are small
       all.latents = between.latency * turns;
       continue;
     }
@@ -363,7 +367,8 @@ double LeastTime::passes_of(const parallel::Layout& layout) {
   return layout.sizes[Axis::kCfg] > 1 ? alone().passes_with_cfg : 1;
 }
 
-// On the ranks that hold a stage after the other, of a step whose rows are so many patches.
+// On the ranks that hold a stage, one after the other, for a step whose rows are divided into this many
+// patches.
 double LeastTime::computing(const parallel::Layout& layout, double turns, double patches) {
   const double stages = static_cast<double>(layout.sizes[Axis::kPipeline]);
   const double at_best = (stages > 1 ? kLeastTimeMargin : 1) * alone().seconds * alone().turns * stages /
@@ -371,11 +376,11 @@ double LeastTime::computing(const parallel::Layout& layout, double turns, double
   return std::max(at_best, patches * of_one_patch(layout, turns, patches));
 }
 
-// Of one of so many patches, its rows alone.
+// For the rows of one of this many patches.
 double LeastTime::of_one_patch(const parallel::Layout& layout, double turns, double patches) {
   if (!layout.rank_shares.empty()) return 0;
   const auto size = [&](Axis axis) { return static_cast<double>(layout.sizes[axis]); };
-  // Pictures are divided as far as turns are not.
+  // Pictures are divided unless turns already are.
   const double pictures = std::max(size(Axis::kData) * turns / alone().turns, 1.0);
   const double parts = std::ceil(patches * size(Axis::kUlysses) * size(Axis::kGather) * size(Axis::kRing) *
                                  size(Axis::kDisplaced) * size(Axis::kCfg) * pictures);
@@ -383,15 +388,15 @@ double LeastTime::of_one_patch(const parallel::Layout& layout, double turns, dou
   return turns * seconds_of_part(static_cast<int64_t>(parts), inner * outer, outer > 1);
 }
 
-// Of the stage with the most blocks, or the fewest, in relation to all.
+// The share of blocks in the stage with the most, or the fewest.
 double LeastTime::share_of_blocks(const parallel::Layout& layout, bool is_most) const {
   if (!blocks_are_equal_) return is_most ? 1 / static_cast<double>(layout.sizes[Axis::kPipeline]) : 0;
   const auto [least, most] = std::minmax_element(layout.stage_blocks.begin(), layout.stage_blocks.end());
   return static_cast<double>(is_most ? *most : *least) / static_cast<double>(model_.shape.blocks);
 }
 
-// What the other stages do with the first patch before the largest can begin, and with the last when it has
-// done all of its own. Patches are whole rows or frames, of which the smallest may be smaller than the mean.
+// The work of the other stages on the first patch before the largest stage can begin, and on the last patch
+// after it has finished. Patches are whole rows or frames, so the smallest may be smaller than the mean.
 double LeastTime::filling(const parallel::Layout& layout, const Messages& messages, double turns,
                           double patches) {
   const int64_t lines =
@@ -405,9 +410,9 @@ double LeastTime::filling(const parallel::Layout& layout, const Messages& messag
          messages.hand_on.patch;
 }
 
-// Of displaced patches, where a step takes so long without what travels beside it: keys and values go to all
-// others; of what else there is, such as rows to neighbours, no less than with two ranks. In a warm-up ranks
-// wait for that, and the last step sends nothing.
+// For displaced patches, if a step takes `computing` without the messages that travel during it: keys and
+// values go to all other ranks; other messages, such as rows for neighbours, are no less than with two ranks.
+// In a warm-up, ranks wait for these messages, and the last step sends nothing.
 double LeastTime::of_displaced(const parallel::Layout& layout, double step) {
   const parallel::Displacement& displacement = *layout.displacement;
   const Axis axis = Axis::kDisplaced;
@@ -441,11 +446,11 @@ double LeastTime::of(const parallel::Layout& layout, double least_computing) {
   const double evaluations = alone().evaluations;
   const double warm = layout.is_all_warmup ? evaluations : static_cast<double>(layout.warmup_steps);
   const double steady = std::max(evaluations - warm, 0.0);
-  // In a warm-up stages work one after the other.
+  // In a warm-up, stages work one after the other.
   double least = warm * (of_rows(1) + messages.hand_on.rows + messages.hand_on.patch + messages.latents);
   if (steady > 0) {
-    // The busiest of the stages computes its share of all patches; a patch goes through all of them before
-    // its next step; a stage hands all patches on.
+    // The busiest stage computes its share of all patches; a patch passes through all stages before its next
+    // step; a stage hands on all patches.
     const double of_stage = of_rows(patches) * share;
     const double of_patch = (std::max(computing(layout, turns, patches), messages.ring.rows) +
                              messages.waiting.rows + messages.hand_on.rows) /
@@ -460,7 +465,7 @@ double LeastTime::of(const parallel::Layout& layout, double least_computing) {
   const double launch = costs_.machine().launch, passes = passes_of(layout);
   const double first = (alone().launches * passes + messages.merges) * launch + messages.host;
   const double further = alone().per_patch * passes * launch + messages.host;
-  // In the last step nothing is sent for a next one.
+  // The last step sends nothing for a next one.
   const double unsent = steady > 0 ? patches * messages.host : 0;
   const double host = (evaluations * first + steady * (patches - 1) * further - unsent) * turns * share;
   return std::max(least, host);

@@ -1,5 +1,5 @@
-// Seconds below which no layout of some degrees can be, from a few traces: so a planner need not cost layouts
-// that cannot be among the best.
+// Lower bounds of the seconds of layouts with given degrees, from a few traces, so that a planner does not
+// have to cost layouts that cannot be among the best.
 #pragma once
 
 #include <cstdint>
@@ -27,53 +27,57 @@ class LeastTime {
   // Traces the first rank of each stage of a layout, of the denoiser alone.
   using Sampler = std::function<SampledRanks(const parallel::Layout& layout)>;
 
-  // A rough time leaves out most messages of displaced patches, of rings and of 2d tensor parallelism, those
-  // beside which a rank copies its own part, and that tensor parallelism does not divide everything; a ring
-  // always has its hops, which patches of PipeFusion gather at once. It is no bound, but an order of layouts.
+  // A rough time leaves out most messages of displaced patches, of rings and of 2D tensor parallelism, and
+  // messages during which a rank copies its own part, and assumes that tensor parallelism divides everything;
+  // a ring always has its hops, even where patches of PipeFusion gather at once. It is not a bound, but
+  // orders layouts.
   enum class Detail { kRough, kFull };
 
-  // Everything must outlive it. `links` as Costs::links.
+  // All arguments must outlive it. `links` are as in Costs::links.
   LeastTime(const engine::Settings& settings, const engine::Model& model, OperationCosts& costs,
             const std::vector<Link>& links, bool blocks_are_equal, Sampler sample, Detail detail);
 
-  // Of the denoiser in a request: what one device computes at the best shares of its rates, dealt without
-  // loss, the messages that nothing is done beside, and what the hosts launch. In a warm-up stages work one
-  // after the other, and a patch goes through all of them before its next step. `least_computing`: what some
-  // rank computes in a steady step at least, where that is known.
+  // The bound for the denoiser in a request: the work of one device at the best shares of its rates, divided
+  // without loss; the messages that nothing overlaps; and what the hosts launch. In a warm-up, stages work
+  // one after the other, and a patch passes through all of them before its next step. `least_computing` is a
+  // lower bound of what some rank computes in a steady step, if known.
   double of(const parallel::Layout& layout, double least_computing = 0);
 
  private:
-  // What a rank exchanges in a step: of stages what they hand on, otherwise what it waits for at once.
+  // What a rank exchanges in a step: for stages, what they hand on, otherwise what it waits for at once.
   struct Traffic {
     double bytes = 0, count = 0;
   };
   struct Exchanges {
-    Traffic all{}, bare{};  // what it waits for with no more than copies of its own part beside; with nothing
-    Traffic inner{};        // of 2d tensor parallelism, what the groups of the inner axis exchange
+    Traffic all{}, bare{};  // messages overlapped by at most copies of its own part; messages overlapped by
+                            // nothing
+    Traffic inner{};        // for 2D tensor parallelism: what the groups of the inner axis exchange
   };
   using Counts = std::map<std::pair<const MappedWork*, std::string>, double>;  // with names of operations
-  // What one device does.
+  // The work of a single device.
   struct Alone {
-    std::vector<std::pair<const MappedWork*, double>> of_rows = {};  // how often an evaluation does it
+    std::vector<std::pair<const MappedWork*, double>> of_rows = {};  // with the number of times in an
+                                                                     // evaluation
     Counts vectors = {};
-    double seconds = 0;          // of an evaluation of the denoiser, on the mean
+    double seconds = 0;          // of an evaluation of the denoiser, on average
     double evaluations = 0;      // of a turn
     double turns = 1;            // groups of pictures and parts of a video, one after the other
-    double launches = 0;         // of an evaluation
-    double per_patch = 0;        // of each further patch of PipeFusion
+    double launches = 0;         // in an evaluation
+    double per_patch = 0;        // for each further patch of PipeFusion
     double passes_with_cfg = 1;  // of two ranks that divide the guidance, in launches
   };
-  // Seconds of a step: those that grow with the rows, and those that each patch takes anew.
+  // Seconds of a step: those that grow with the rows, and those that each patch takes again.
   struct Cost {
     double rows = 0, patch = 0;
   };
   struct Messages {
-    Cost waiting{}, ring{}, hand_on{};  // that nothing is done beside, of a ring, and between stages
-    Cost bare{};                        // of `waiting`, beside which nothing is copied either
-    double busiest_hop = 0;             // what a stage hands on, on the slowest link between two of them
+    Cost waiting{}, ring{}, hand_on{};  // messages that nothing overlaps, those of a ring, and those between
+                                        // stages
+    Cost bare{};                        // the part of `waiting` during which nothing is copied either
+    double busiest_hop = 0;             // what a stage hands on over the slowest link between two stages
     double latents = 0;                 // from the last stage to the first
-    double host = 0;                    // s for which it is busy with them, for each patch
-    double merges = 0;                  // kernels that merge what attention gives for parts of the keys
+    double host = 0;                    // s in which it is busy with them, for each patch
+    double merges = 0;                  // kernels that merge the results of attention to parts of the keys
   };
   bool is_rough() const { return detail_ == Detail::kRough; }
   const Alone& alone();
@@ -81,7 +85,7 @@ class LeastTime {
   Counts vectors_of(const SampledRanks& ranks);
   const std::map<const MappedWork*, double>& undivided(bool is_2d);
   double most_share(const MappedWork& mapped) const;
-  // Of two ranks on the axis, or of two by two with 2d tensor parallelism; of a ring as of a gather, which
+  // With two ranks on the axis, or two by two for 2D tensor parallelism; for a ring, as for a gather, which
   // sends as much. `mode` is that of displaced patches.
   const Exchanges& exchanges(parallel::Axis axis, parallel::DisplacedMode mode = {});
   std::optional<SampledRanks> sample(const parallel::ParallelOptions& wish) const;
@@ -93,7 +97,7 @@ class LeastTime {
   double share_of_blocks(const parallel::Layout& layout, bool is_most) const;
   double filling(const parallel::Layout& layout, const Messages& messages, double turns, double patches);
   double of_displaced(const parallel::Layout& layout, double step);
-  // That of the first rank's group; null if there is none, or none with a bandwidth.
+  // The link of the first rank's group; null if there is none with a bandwidth.
   const Link* link(const parallel::Mesh& mesh, parallel::Axis axis) const;
 
   const engine::Settings& settings_;
@@ -106,7 +110,7 @@ class LeastTime {
   Detail detail_;
   std::optional<Alone> alone_;
   std::map<std::pair<parallel::Axis, parallel::DisplacedMode>, Exchanges> exchanges_;
-  std::map<bool, std::map<const MappedWork*, double>> undivided_;  // by whether tensor parallelism is 2d
+  std::map<bool, std::map<const MappedWork*, double>> undivided_;  // by whether tensor parallelism is 2D
   std::map<std::tuple<int64_t, int64_t, bool>, double> parts_;     // of seconds_of_part()
 };
 

@@ -17,9 +17,9 @@ namespace {
 using parallel::ParallelOptions;
 using Unit = Table::Column::Unit;
 
-// Layouts that differ by no more in time and memory are one answer.
+// Layouts whose time and memory differ by no more than this are one answer.
 constexpr double kTwin = 1e-3;
-constexpr double kLeastWait = 0.01;  // of a step, whose cause is told
+constexpr double kLeastWait = 0.01;  // of a step; the cause of shorter waits is left out
 
 double share(double part, double whole) {
   return whole > 0 ? part / whole : 0;
@@ -35,12 +35,12 @@ std::string seconds_of_plan(double seconds) {
                         : fmt::format("{:.1f} ms", 1e3 * seconds);
 }
 
-// Of denoising, what its first steps take beyond steady ones.
+// The part of denoising in which its first steps exceed steady ones.
 double beyond_steady(const Prediction& prediction) {
   return prediction.denoise - prediction.steps * prediction.step_seconds;
 }
 
-// What most of a wait is for, by `seconds` of each cause, as a share of a step: "40 % for the latency of
+// The main cause of waiting, by the `seconds` of each cause, as a share of a step: "40 % for the latency of
 // messages".
 std::string cause_of_waiting(const Prediction& prediction, const RankTime& seconds) {
   const double others = seconds.waiting - seconds.launching - seconds.latency - seconds.sending;
@@ -54,7 +54,7 @@ std::string cause_of_waiting(const Prediction& prediction, const RankTime& secon
   return fmt::format("{:.0f} % {}", 100 * share(all, prediction.step_seconds), text);
 }
 
-// Why a layout takes longer than the best: by what the most of its request is lost.
+// Why a layout takes longer than the best: where most of its time is lost.
 std::string loss(const Prediction& own, const Prediction& best) {
   const double computing = own.steps * own.step.computing - best.steps * best.step.computing;
   const double waiting = own.steps * own.step.waiting - best.steps * best.step.waiting;

@@ -23,10 +23,10 @@ namespace {
 
 using parallel::ParallelOptions;
 
-// The soonest of those with some degrees.
+// The fastest layout with some degrees.
 struct Costed {
   ParallelOptions degrees;
-  size_t first = 0, order = 0;  // Candidate::order of the first of theirs, and of the soonest
+  size_t first = 0, order = 0;  // Candidate::order of the first of them, and of the fastest
   PlannedLayout planned;
 };
 
@@ -34,7 +34,7 @@ struct Candidate {
   ParallelOptions wish;
   parallel::Layout layout;
   double least = 0;  // seconds of the denoiser
-  size_t order = 0;  // of layouts that are equally soon
+  size_t order = 0;  // of equally fast layouts
   bool is_costed = false;
 
   bool has_more_patches() const { return layout.patches > layout.sizes[parallel::Axis::kPipeline]; }
@@ -119,7 +119,7 @@ class Planner {
     if (interrupted_ && interrupted_()) throw engine::Cancelled();
   }
 
-  // All valid layouts, those that can be soonest first.
+  // All valid layouts, in the order of how fast they can be.
   std::vector<Candidate> list() {
     std::vector<Candidate> candidates;
     for (const int64_t count : divisors(options_.devices)) {
@@ -134,7 +134,7 @@ class Planner {
         candidates.push_back({wish, std::move(layout), rough});
       }
     }
-    // Those that are equally soon are in the order of their rough bounds, with more patches than stages last.
+    // Equally fast ones are ordered by their rough bounds; those with more patches than stages come last.
     sort(candidates);
     for (size_t i = 0; i < candidates.size(); ++i) {
       candidates[i].order = i + (candidates[i].has_more_patches() ? candidates.size() : 0);
@@ -158,7 +158,7 @@ class Planner {
     wish.vae_parallel = fixed.vae_parallel;
   }
 
-  // Devices of different speeds get so much of the work.
+  // The shares of the work for devices of different speeds.
   std::vector<double> shares_of(int64_t devices) const {
     std::vector<double> shares;
     for (int64_t rank = 0; rank < devices; ++rank) shares.push_back(machine_.speed(rank));
@@ -167,11 +167,12 @@ class Planner {
     return are_equal ? std::vector<double>{} : shares;
   }
 
-  // Layouts are costed in the order of their least times, until that is above those of the best; of each set
-  // of degrees the best variant counts, so that ten plans are ten answers. Where few of them fit the memory,
-  // slower ones are costed too.
+  // Layouts are costed in the order of their least times, until these exceed the times of the best; only the
+  // best variant of each set of degrees counts, so that ten plans are ten answers. If few of them fit into
+  // memory, slower ones are costed too.
   void search(std::vector<Candidate> candidates) {
-    // More patches than stages divide the same work further: they come after the others, which bound them.
+    // Having more patches than stages divides the same work further: these come after the others, which bound
+    // them.
     const auto first_more = std::stable_partition(
         candidates.begin(), candidates.end(), [](const Candidate& each) { return !each.has_more_patches(); });
     const std::span<Candidate> all(candidates);
@@ -192,13 +193,13 @@ class Planner {
     }
   }
 
-  // Costs those that can be among so many, of which the denoiser takes `least` at least.
+  // Costs those that can be among this many, whose denoiser takes at least `least`.
   void cost_below(std::span<Candidate> candidates, size_t wanted,
                   const std::function<double(const Candidate&)>& least) {
     std::vector<Candidate*> batch;
     for (Candidate& each : candidates) {
       const double bar = this->bar(wanted);
-      if (each.least > bar) break;  // as those after it
+      if (each.least > bar) break;  // so are the following ones
       if (each.is_costed) continue;
       if (const double seconds = least(each);
           seconds > bar || seconds + predictor_.least_ends(each.wish, each.layout) > bar)
@@ -209,8 +210,8 @@ class Planner {
     cost(batch);
   }
 
-  // Where the same degrees with fewer patches were costed, with more they compute no less. Infinite if they
-  // were too slow themselves.
+  // If the same degrees were costed with fewer patches, more patches compute no less. Infinite if those were
+  // too slow already.
   double least_of(const Candidate& each) {
     const ParallelOptions degrees = degrees_of(each.wish);
     const auto found = std::find_if(costed_.begin(), costed_.end(),
@@ -235,14 +236,14 @@ class Planner {
     in_threads(batch.size(), [&](Predictor& predictor, size_t i) {
       predictions[i] = predictor.predict_denoiser(batch[i]->layout);
     });
-    // Many layouts have the same ends, which one predictor remembers.
+    // Many layouts have the same ends, which a predictor remembers.
     for (size_t i = 0; i < batch.size(); ++i) {
       predictor_.choose_ends(batch[i]->wish, batch[i]->layout, predictions[i]);
       keep(*batch[i], std::move(predictions[i]));
     }
   }
 
-  // Does so much work, in a thread for each predictor.
+  // Does this much work, in one thread for each predictor.
   void in_threads(size_t count, const std::function<void(Predictor& predictor, size_t i)>& work) {
     std::vector<std::exception_ptr> errors(predictors_.size());
     std::atomic<size_t> next = 0;
@@ -286,7 +287,7 @@ class Planner {
     }
   }
 
-  // The time that a layout must be able to beat to be among so many.
+  // The time that a layout must be able to beat to be among this many.
   double bar(size_t wanted) const {
     if (costed_.size() < wanted) return std::numeric_limits<double>::infinity();
     std::vector<double> seconds;
@@ -295,7 +296,7 @@ class Planner {
     return seconds[wanted - 1];
   }
 
-  // The best of the `wanted` soonest that fit.
+  // Chooses the best of the `wanted` fastest that fit.
   void choose(size_t wanted) {
     plan_.best.clear();
     const std::span<Costed> soonest(costed_.data(), std::min(wanted, costed_.size()));
@@ -318,7 +319,7 @@ class Planner {
     });
   }
 
-  // A picture that one rank decodes alone may take too much of its memory; divided it takes a part.
+  // A picture that one rank decodes alone may take too much of its memory; divided, it takes a part.
   void add_memory(Predictor& predictor, PlannedLayout& planned) const {
     Prediction& prediction = planned.prediction;
     predictor.add_memory(planned.layout, prediction);

@@ -16,14 +16,14 @@ namespace {
 using parallel::Axis;
 
 constexpr const char* kWhere = "plan";
-// Of the seconds of a request: what is less is no reason to leave a default.
+// Relative to the seconds of a request: a smaller gain is no reason to leave a default.
 constexpr double kLeastGain = 1e-3;
 
 bool are_equal(const std::vector<int64_t>& blocks) {
   return !blocks.empty() && std::all_of(blocks.begin(), blocks.end(), [](int64_t kind) { return kind == 0; });
 }
 
-// The first rank of each stage, or all, and which of them does what a rank of the world does.
+// The first rank of each stage, or all ranks, and which of them represents each rank of the world.
 std::vector<int64_t> representatives(const parallel::Layout& layout, bool are_all,
                                      std::vector<size_t>& stands_for) {
   const parallel::Mesh mesh(layout.sizes);
@@ -43,14 +43,14 @@ std::vector<int64_t> representatives(const parallel::Layout& layout, bool are_al
   return ranks;
 }
 
-// Of a layout all that the encoding and the decoding of a request depend on.
+// Everything about a layout that encoding and decoding of a request depend on.
 std::vector<int64_t> ends_key(const parallel::Layout& layout) {
   const parallel::Mesh mesh(layout.sizes);
   return {mesh.size(parallel::kReplicaAxes), layout.sizes[Axis::kData], layout.vae_parallel ? 1 : 0,
           layout.text_encoder_parallel ? 1 : 0};
 }
 
-// Bytes of a steady step.
+// The bytes that a steady step sends.
 double sent_in_step(const RankSchedule& rank) {
   double sent = 0;
   for (const Stretch& stretch : rank.program) {
@@ -76,7 +76,7 @@ Predictor::Predictor(const engine::Settings& settings, const engine::Model& mode
       rough_least_(settings, model, costs_, links_, are_equal(equal_), sampler(), LeastTime::Detail::kRough),
       least_(settings, model, costs_, links_, are_equal(equal_), sampler(), LeastTime::Detail::kFull) {}
 
-// Ranks of unequal shares or speeds all take a time of their own.
+// Ranks with unequal shares or speeds each take a time of their own.
 bool Predictor::all_differ(const parallel::Layout& layout) const {
   if (!layout.rank_shares.empty()) return true;
   for (int64_t rank = 1; rank < parallel::Mesh(layout.sizes).world_size(); ++rank) {
@@ -105,7 +105,7 @@ SampledRanks Predictor::sample(const parallel::Layout& layout) {
     ranks.trace.ranks.push_back(std::move(sampled.trace));
     ranks.repeats.push_back(std::move(sampled.repeats));
   }
-  // Of the run, how often it evaluates the denoiser.
+  // How often the run evaluates the denoiser.
   const auto evaluations = [&](int64_t count) {
     engine::Settings settings = settings_;
     settings.request.num_inference_steps = settings.steps = count;
@@ -140,8 +140,8 @@ Prediction Predictor::predict_denoiser(const parallel::Layout& layout) {
   return prediction;
 }
 
-// Encoding and decoding; the blocks of the denoiser are left out. Rows are at an edge of the picture or
-// between others: the second rank stands for all of these.
+// Encoding and decoding, without the blocks of the denoiser. Rows are at an edge of the picture or between
+// others; the second rank represents all of the latter.
 Schedule Predictor::ends_schedule(const parallel::Layout& layout) {
   const engine::SampleBlocks none([&](int64_t) { return equal_.empty() || layout.displacement; });
   Trace trace;
@@ -203,7 +203,7 @@ void Predictor::add_ends(const parallel::Layout& layout, Prediction& prediction)
   prediction.seconds = prediction.denoise + prediction.encode + prediction.decode;
 }
 
-// Of the other ways that the wish leaves open.
+// For the other ways that the wish leaves open.
 const Predictor::Ends& Predictor::other_ends(const parallel::ParallelOptions& wish,
                                              const parallel::Layout& layout) {
   parallel::Layout other = layout;

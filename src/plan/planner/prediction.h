@@ -1,5 +1,5 @@
-// How long a run takes in a layout, and what it holds, without tracing more of it than differs: equal blocks
-// once, and of ranks that do the same at the same time the one with the largest parts.
+// Predicts how long a run takes in a layout, and what it holds, tracing only what differs: equal blocks once,
+// and among ranks that do the same at the same time the one with the largest parts.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@
 namespace tessera::plan {
 
 struct Prediction {
-  double seconds = 0;       // of the whole request
-  double step_seconds = 0;  // of a steady step
-  double steps = 0;         // how many there are, the first ones included
+  double seconds = 0;       // for the whole request
+  double step_seconds = 0;  // for a steady step
+  double steps = 0;         // their number, including the first ones
   double encode = 0, denoise = 0, decode = 0;
-  RankTime step{};       // of the rank that computes longest, in a steady step
-  double imbalance = 1;  // its work over the mean of the simulated ranks
-  // Where choose_ends() has had a choice: what the other way to encode and to decode takes.
+  RankTime step{};       // for the rank that computes longest, in a steady step
+  double imbalance = 1;  // its work divided by the mean of the simulated ranks
+  // If choose_ends() had a choice: how long the other way to encode and to decode takes.
   std::optional<double> other_encode, other_decode;
   double sent = 0;  // the most bytes that a rank sends in a steady step
   // The most that a rank holds, by simulated rank: the first of each stage.
@@ -34,34 +34,34 @@ struct Prediction {
   int64_t most_bytes() const;
 };
 
-// For one request on devices of a machine. Not for several threads at a time.
+// For one request on the devices of a machine. Not for use by several threads at a time.
 class Predictor {
  public:
-  // Everything must outlive it. `links` as Costs::links. Ranks of one host disturb each other: so do those of
-  // other runs, if as many devices as `busy_devices` compute at once.
+  // All arguments must outlive it. `links` are as in Costs::links. Ranks of one host slow each other down, as
+  // do those of other runs if `busy_devices` compute at once.
   Predictor(const engine::Settings& settings, const engine::Model& model, const Machine& machine,
             std::vector<Link> links, int64_t busy_devices = 1);
 
   // Throws as tracing does.
   Prediction predict(const parallel::Layout& layout);
-  // Its pieces: the denoiser alone, which add_ends() completes by encoding and decoding, and add_memory() by
-  // `peak_bytes`.
+  // Its pieces: the denoiser alone, which add_ends() completes with encoding and decoding, and add_memory()
+  // with `peak_bytes`.
   Prediction predict_denoiser(const parallel::Layout& layout);
   void add_ends(const parallel::Layout& layout, Prediction& prediction);
   void add_memory(const parallel::Layout& layout, Prediction& prediction) const;
-  // add_ends() for the soonest way to encode and to decode that `wish` leaves open, which it and `layout`
-  // then ask for: all ranks of a replica together, which is the default, or one alone. A way has to save a
-  // thousandth of the request to be chosen over the default.
+  // add_ends() for the fastest way to encode and to decode that `wish` leaves open, which is entered in it
+  // and in `layout`: all ranks of a replica together, which is the default, or one alone. To be preferred to
+  // the default, a way must save a thousandth of the request.
   void choose_ends(parallel::ParallelOptions& wish, parallel::Layout& layout, Prediction& prediction);
 
-  // All that a request does in the layout, for a fit (plan/planner/fit.h).
+  // Everything that a request does in the layout, for a fit (plan/planner/fit.h).
   std::vector<MeasuredRun::Piece> pieces(const parallel::Layout& layout);
 
-  // Seconds below which the denoiser cannot be in the layout (plan/planner/least_time.h). The rough ones may
-  // be above that: they only order layouts that are equally soon.
+  // Lower bounds of the denoiser's seconds in the layout (plan/planner/least_time.h). The rough ones may be
+  // too high: they only order layouts that are equally fast.
   double rough_least_seconds(const parallel::Layout& layout);
   double least_seconds(const parallel::Layout& layout, double least_computing = 0);
-  // Of encoding and decoding in the soonest ways that `wish` leaves open.
+  // A lower bound for encoding and decoding in the fastest ways that `wish` leaves open.
   double least_ends(const parallel::ParallelOptions& wish, const parallel::Layout& layout);
 
  private:
@@ -75,7 +75,7 @@ class Predictor {
   LeastTime::Sampler sampler() {
     return [this](const parallel::Layout& layout) { return sample(layout); };
   }
-  // Of `ranks`, with all repeats.
+  // The schedule of `ranks`, with all repeats.
   Schedule schedule(const SampledRanks& ranks);
   bool all_differ(const parallel::Layout& layout) const;
   Costs costs_of(const parallel::Layout& layout) const;
@@ -87,7 +87,7 @@ class Predictor {
   std::vector<Link> links_;
   std::vector<int64_t> equal_;
   LeastTime rough_least_, least_;
-  std::map<std::vector<int64_t>, Ends> ends_;  // by what they depend on
+  std::map<std::vector<int64_t>, Ends> ends_;  // by the settings that they depend on
 };
 
 }  // namespace tessera::plan

@@ -38,11 +38,11 @@ std::vector<Complex> roots_of(int64_t workers, double offered) {
   return roots;
 }
 
-// By what each number of requests is less likely than the one before, where there are many: 1 / t of
-// a (t - 1) = c ln t, t > 1.
+// The factor by which each number of requests is less likely than the previous one, for large numbers: 1 / t
+// with a (t - 1) = c ln t, t > 1.
 double decay_of(int64_t workers, double offered) {
   const double load = offered / real_of(workers);
-  double low = 1 / load, high = 2 / load;  // beyond the least of a (t - 1) - c ln t
+  double low = 1 / load, high = 2 / load;  // beyond the minimum of a (t - 1) - c ln t
   const auto excess = [&](double t) { return load * (t - 1) - std::log(t); };
   while (excess(high) < 0) high *= 2;
   for (int round = 0; round < 200; ++round) {
@@ -52,8 +52,8 @@ double decay_of(int64_t workers, double offered) {
   return 1 / high;
 }
 
-// How likely 0, 1, 2, ... requests are at the server. Their number some service time later is that of those
-// that were not in service plus those that have come, a Poisson number of mean a; from that follows the
+// The probabilities of 0, 1, 2, ... requests at the server. One service time later, their number is that of
+// the requests that were not in service plus the arrivals, a Poisson number with mean a; this gives the
 // generating function (Crommelin, The Post Office Electrical Engineers' Journal 25, 1932)
 //   P(z) = (c - a) (1 - z) exp(a (z - 1)) / (exp(a (z - 1)) - z^c) * prod_k (z - z_k) / (1 - z_k),
 // whose coefficients are a Fourier transform of its values on the unit circle.
@@ -63,13 +63,14 @@ std::vector<double> requests_at_server(int64_t workers, double offered) {
   while (real_of(count) < 2 * real_of(workers) + 12 * std::sqrt(offered) - std::log(kSmall) / per_request)
     count *= 2;
   const std::vector<Complex> roots = roots_of(workers, offered);
-  const at::Tensor values = at::empty({count / 2 + 1}, at::kComplexDouble);  // the others are conjugate
+  // the others are their conjugates
+  const at::Tensor values = at::empty({count / 2 + 1}, at::kComplexDouble);
   auto* const value = reinterpret_cast<Complex*>(values.data_ptr<c10::complex<double>>());
   value[0] = 1;
   for (int64_t i = 1; i <= count / 2; ++i) {
     const Complex z = std::polar(1.0, -2 * std::numbers::pi * real_of(i) / real_of(count));
     const Complex arrivals = std::exp(offered * (z - 1.0));
-    // The product of many factors may be beyond the range of numbers while the whole is not.
+    // A product of many factors may exceed the range of numbers even if the result does not.
     Complex logarithm = offered * (z - 1.0);
     for (const Complex& root : roots) logarithm += std::log((z - root) / (1.0 - root));
     value[i] = (real_of(workers) - offered) * (1.0 - z) * std::exp(logarithm) /
@@ -99,11 +100,11 @@ DeterministicQueue::DeterministicQueue(int64_t workers, double service, double r
   mean_wait_ = waiting / rate_;  // Little's law
 }
 
-// With k D the first multiple of the service time that is above the wait x, a request waits no longer if k
-// service times after its arrival all that were before it are done, of which all but k c - 1 that came within
-// k D - x of it are known to be: P(W <= x) = sum over j < k c of Q(k c - 1 - j) times the Poisson share of j
-// arrivals in k D - x, where Q(m) is the share of at most m waiting (Franx, Operations Research Letters 29,
-// 2001).
+// Let k D be the first multiple of the service time above the wait x. A request waits no longer than x if, k
+// service times after its arrival, all requests before it are done; this is known for all but k c - 1 of
+// those that came within k D - x of it. Hence P(W <= x) = sum over j < k c of Q(k c - 1 - j) times the
+// Poisson share of j arrivals in k D - x, where Q(m) is the share of at most m waiting (Franx, Operations
+// Research Letters 29, 2001).
 double DeterministicQueue::share_waiting_at_most(double seconds) const {
   if (seconds < 0) return 0;
   const auto turns = static_cast<int64_t>(seconds / service_) + 1;

@@ -11,7 +11,7 @@
 namespace tessera::plan {
 namespace {
 
-// Of what a run does in one phase: the events, and the waits for messages that began among them.
+// The part of a run in one phase: the events, and the waits for messages that began among them.
 RankTrace phase_of(const RankTrace& rank, Phase phase) {
   RankTrace part{.rank = rank.rank, .events = {}};
   std::set<int64_t> posted;

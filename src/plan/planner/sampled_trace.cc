@@ -27,7 +27,7 @@ bool is_in_steps(const Event& event) {
   return event.phase == Phase::kDenoise && event.step != kBeforeSteps;
 }
 
-// What a block does, as a text.
+// A text for what a block does.
 std::string signature(const OperationEvent& operation) {
   std::string text = fmt::format("{} {} {}", operation.name, operation.flops, operation.bytes);
   for (const int64_t size : operation.output.sizes) text += fmt::format(" {}", size);
@@ -49,10 +49,10 @@ std::vector<Repeat> repeats_of(const RankTrace& trace, const std::vector<int64_t
   return repeats;
 }
 
-// Gives the posts of repeated tasks numbers of their own.
+// Gives the posts of repeated tasks distinct numbers.
 class Numbers {
  public:
-  // False for a wait for what is not under way.
+  // Returns false for a wait for something that is not in flight.
   bool renumber(Task& task, int64_t copy) {
     if (task.kind == Task::Kind::kPost) {
       numbers_[{task.number, copy}] = next_;
@@ -90,7 +90,7 @@ bool is_first_of_stage(const parallel::Layout& layout, int64_t rank) {
   });
 }
 
-// Makes the trace of a rank of a stage between others one of `rank`, at the same place in another such stage.
+// Turns the trace of a rank of a middle stage into that of `rank`, at the same place in another such stage.
 void move_to(RankTrace& trace, int64_t rank, const parallel::Layout& layout) {
   const parallel::Mesh mesh(layout.sizes);
   const int64_t shift = rank - std::exchange(trace.rank, rank);
@@ -194,7 +194,7 @@ SampledTraces::Sample SampledTraces::run(int64_t rank, const std::vector<int64_t
 }
 
 SampledTrace SampledTraces::of(int64_t rank) {
-  // Displaced patches exchange in one step what the next one uses, outside of its blocks.
+  // In one step, displaced patches exchange what the next step uses, outside its blocks.
   if (equal_.empty() || layout_.displacement)
     return {trace_rank(without_decoding(settings_), model_, layout_, rank, steps_,
                        {.names_roles = false, .encodes = false, .blocks = nullptr}),

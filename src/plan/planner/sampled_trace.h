@@ -1,5 +1,5 @@
-// Traces in which equal blocks of the denoiser are run once and counted as often as a rank has them. The
-// trace of a layout then takes a few milliseconds, so that a planner can afford hundreds.
+// Traces in which equal blocks of the denoiser run once and are counted as often as a rank has them. The
+// trace of a layout then takes only a few milliseconds, so a planner can afford hundreds.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,17 @@
 
 namespace tessera::plan {
 
-// Which blocks of a denoiser are equal: by block, the first that does the same operations on the same shapes.
-// A model whose blocks do not divide (a U-Net) has none that count as equal: the list is empty.
+// Which blocks of a denoiser are equal: for each block, the first one that does the same operations on the
+// same shapes. The list is empty for a model whose blocks cannot be divided (a U-Net): none of them count as
+// equal.
 std::vector<int64_t> equal_blocks(const engine::Settings& settings, const engine::Model& model);
 
-// The kinds of the blocks of a stage that lies between others, in their order, by equal_blocks(): two such
-// stages of a layout with the same kinds do the same. Empty for any other rank.
+// The kinds, by equal_blocks(), of the blocks of a middle stage, in order: two such stages of a layout with
+// the same kinds do the same. Empty for any other rank.
 std::vector<int64_t> kinds_between(const parallel::Layout& layout, int64_t rank,
                                    const std::vector<int64_t>& equal);
 
-// Events of a rank that happen so often, one after the other.
+// Consecutive events of a rank that happen this often.
 struct Repeat {
   size_t begin = 0, end = 0;
   int64_t copies = 1;
@@ -38,23 +39,23 @@ struct SampledTrace {
 
 std::vector<int64_t> copies_of(const std::vector<Repeat>& repeats, size_t events);  // by event
 
-// Ranks of which each does something of its own.
+// Ranks that each do something different.
 struct SampledRanks {
   Trace trace;
   std::vector<std::vector<Repeat>> repeats;  // by rank of the trace
   std::vector<size_t> stands_for;            // by rank of the world, as in make_schedule()
 };
 
-// Traces ranks of a layout as trace_rank() does, the denoiser alone with the prompts of the greatest length:
-// no encoding, no decoding. Roles of attention and weights of repeated blocks are left out, and the memory at
-// an event is that of a rank whose repeated blocks leave nothing behind.
+// Traces ranks of a layout as trace_rank() does, but only the denoiser, with prompts of the maximum length,
+// without encoding and decoding. Roles of attention and weights of repeated blocks are left out, and the
+// memory at an event is that of a rank whose repeated blocks leave nothing behind.
 class SampledTraces {
  public:
-  // Everything must outlive it. `equal` is that of equal_blocks().
+  // All arguments must outlive it. `equal` comes from equal_blocks().
   SampledTraces(const engine::Settings& settings, const engine::Model& model, const parallel::Layout& layout,
                 int64_t steps, const std::vector<int64_t>& equal);
 
-  // Stages between others do the same with other blocks and peers, and are run once.
+  // Middle stages do the same with other blocks and peers, so one of them runs.
   SampledTrace of(int64_t rank);
 
  private:
@@ -70,11 +71,11 @@ class SampledTraces {
   const parallel::Layout& layout_;
   int64_t steps_;
   const std::vector<int64_t>& equal_;
-  std::map<std::vector<int64_t>, Sample> between_;  // of stages between others, by their kinds of blocks
+  std::map<std::vector<int64_t>, Sample> between_;  // for middle stages, by their kinds of blocks
 };
 
-// Does so the tasks of a rank, which were made of its events. What a repeat waits for that began outside of
-// it is waited for once.
+// Repeats the tasks of a rank, which were made from its events. A wait for something that began outside a
+// repeat happens once.
 void repeat_tasks(RankSchedule& rank, const std::vector<Repeat>& repeats);
 
 }  // namespace tessera::plan

@@ -1,4 +1,4 @@
-// How the devices of a server are best dealt to worlds, each of which does one request at a time.
+// How best to divide the devices of a server into worlds, each of which handles one request at a time.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,30 @@
 
 namespace tessera::plan {
 
-// So many worlds of equal ranks, in the layout that does a request soonest.
+// This many worlds of equal ranks, in the layout that handles a request fastest.
 struct WorldsPlan {
-  int64_t worlds = 1, devices = 1;  // devices of a world
+  int64_t worlds = 1, devices = 1;  // devices per world
   PlannedLayout planned;
 
-  // Requests a second that all worlds together can do; more than that wait ever longer.
+  // The requests per second that all worlds together can handle; with more, waiting times grow without limit.
   double capacity() const { return static_cast<double>(worlds) / planned.prediction.seconds; }
-  // From the arrival of a request to its end, as plan/planner/queue.h says; nothing where the rate is not
-  // below the capacity.
+  // From the arrival of a request to its end, by plan/planner/queue.h; nothing if the rate is not below the
+  // capacity.
   std::optional<double> mean_seconds, p95_seconds;
 };
 
 struct ServerPlan {
-  std::vector<WorldsPlan> choices;            // those that fit, the largest worlds first
-  std::optional<size_t> best;                 // of these: the one with the least p95_seconds
-  std::optional<PlannedLayout> least_memory;  // where nothing fits: what comes nearest
+  std::vector<WorldsPlan> choices;            // those that fit, largest worlds first
+  std::optional<size_t> best;                 // of these, the one with the lowest p95_seconds
+  std::optional<PlannedLayout> least_memory;  // if nothing fits: the layout that comes nearest
   int64_t considered = 0, costed = 0;         // layouts
 
   double most_capacity() const;
 };
 
-// Of each number of devices that divides `options.devices` the soonest layout, and how long `rate` requests a
-// second take at so many worlds of it. All devices compute at once. Throws as make_plan() does.
+// For each number of devices that divides `options.devices`: the fastest layout, and how long requests take
+// at that many worlds of it if `rate` arrive per second. All devices compute at once. Throws as make_plan()
+// does.
 ServerPlan make_server_plan(const engine::Settings& settings, const engine::Model& model,
                             const Machine& machine, const std::vector<Link>& links,
                             const PlanOptions& options, double rate,
