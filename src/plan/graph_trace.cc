@@ -48,7 +48,7 @@ std::vector<int64_t> nodes_of(const std::vector<Event>& events, const std::vecto
 // Takes a part of a graph and renumbers it.
 class GraphPart {
  public:
-  // `held` tells of each node whether it may be in the part, and `is_event` whether it is an event, which is
+  // `held` is whether each node may be in the part, and `is_event` whether it is an event, which is
   // then in the part; other nodes are included if they are needed.
   GraphPart(Graph all, const std::vector<bool>& held, const std::vector<bool>& is_event)
       : all_(std::move(all)),

@@ -21,7 +21,7 @@ inline constexpr int64_t kMostInTrace = int64_t{1} << 52;
 std::string_view trace_name(at::ScalarType dtype);
 Json json_of(const TensorShape& shape);
 
-// Reads an object of the file; every error tells where in the file it is.
+// Reads an object of the file; every error names its place in the file.
 class TraceReader {
  public:
   TraceReader(const Json& json, std::string where) : config_(json, std::move(where)) {}

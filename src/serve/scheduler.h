@@ -141,7 +141,7 @@ class Scheduler {
   void stepped(RunId run, int64_t steps, Seconds now);
   // The run is saved after this many steps, and can be resumed from there.
   void saved(RunId run, int64_t step);
-  // The saved state of the run no longer exists; jobs that were to resume from it begin anew.
+  // The saved state of the run no longer exists; jobs that were to resume from it start over.
   void unsaved(RunId run);
   // The run has delivered its pictures: its jobs are now encoding, except for cancelled ones, which are
   // returned.

@@ -318,7 +318,7 @@ void Service::release_saved(LiveJob& job) {
   if (found != saved_.end() && --found->second.users == 0 && !found->second.waiting) saved_.erase(found);
 }
 
-// The bytes do not come, so the jobs begin anew.
+// The bytes do not come, so the jobs start over.
 void Service::give_up_saved(RunId id, Saved& saved) {
   saved.expected_from.reset();
   const std::optional<RunId> waiting = std::exchange(saved.waiting, std::nullopt);

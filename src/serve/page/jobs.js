@@ -36,7 +36,7 @@ export function secondsLeft({first, step, steps}) {
   return (steps - step) * (performance.now() - first.at) / 1000 / (step - first.step);
 }
 
-// Quarters of the way are told, not each step.
+// Each quarter of the progress is announced, not each step.
 function announceProgress(before, job) {
   if (job.state !== 'running' || !(job.steps > 0)) return;
   if (before.state === 'queued') return announce('A job has begun.');

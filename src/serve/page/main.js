@@ -109,7 +109,7 @@ async function start() {
       model = table.model ?? '';
       break;
     } catch (error) {
-      // Without the fields there is nothing to fill in: the server is asked until it has told them.
+      // Without the fields there is nothing to fill in, so the server is asked until it has sent them.
       showServer('lost', error instanceof ApiError ? error.message : 'No connection');
       await new Promise(done => setTimeout(done, 1000 * SECONDS_AGAIN));
     }
