@@ -1,4 +1,4 @@
-// Calls of the server: with a key where it asks for one, errors as exceptions, streams of events.
+// Calls the server, with a key if it asks for one; turns errors into exceptions, and reads streams of events.
 // Addresses are relative to the page, so that it also works below a path of a reverse proxy.
 import {byId} from './dom.js';
 
@@ -15,7 +15,7 @@ export const hasKey = () => sessionStorage.getItem(KEY) !== null;
 
 let asking = null;
 
-// Asks for a key. Everything that waits for one waits for the same dialog.
+// Asks for a key. All callers that need one wait for the same dialog.
 export function askForKey(reason) {
   asking ??= new Promise(resolve => {
     const dialog = byId('key'), input = byId('key-input');
@@ -49,9 +49,9 @@ async function errorOf(response) {
   return new ApiError(response.status, message, error.param ?? null, Number(response.headers.get('Retry-After')) || null);
 }
 
-// Fetches with the key. Where the server refuses it, asks for another one and tries again; a dialog that is closed
-// without one gives the refusal. The header X-Requested-With has the server leave out that Basic would do too, at which
-// browsers ask for a name and a password themselves.
+// Fetches with the key. If the server refuses it, asks for another one and tries again; if the dialog is closed without
+// one, returns the refusal. With the header X-Requested-With the server does not offer the scheme Basic, for which
+// browsers would ask for a name and a password themselves.
 async function request(path, options = {}) {
   for (;;) {
     const key = sessionStorage.getItem(KEY);
@@ -63,8 +63,8 @@ async function request(path, options = {}) {
   }
 }
 
-// Reads JSON in which seeds are texts, because they may be larger than what a number holds exactly. Within a text of JSON
-// these names could not stand in quotes that are not escaped.
+// Reads JSON with seeds as texts, because they may be too large for a number to hold exactly. Inside a string of JSON the
+// quotes around these names would be escaped, so only keys match.
 function parse(text) {
   return JSON.parse(text.replace(/"(seeds?)"(\s*:\s*)(\d+|\[[\d\s,]*\])/g,
                                  (_, name, colon, value) => `"${name}"${colon}${value.replace(/\d+/g, '"$&"')}`));
@@ -77,7 +77,7 @@ export async function call(method, path, {body, headers} = {}) {
   return text ? parse(text) : null;
 }
 
-// Sends a job. A send whose answer was lost is sent again with the same key, so that the server accepts the job once.
+// Sends a job. If the answer is lost, the job is sent again with the same key, so that the server accepts it only once.
 export async function submitJob(body) {
   const key = [...crypto.getRandomValues(new Uint8Array(16))].map(byte => byte.toString(16).padStart(2, '0')).join('');
   for (let attempt = 1;; attempt++) {
@@ -90,7 +90,7 @@ export async function submitJob(body) {
   }
 }
 
-// The address of bytes for an element. Elements cannot send a key: with one, the bytes are fetched here.
+// Returns the address of a file for an element. Elements cannot send a key, so with one the file is fetched here.
 const blobs = new Map();
 export async function addressOf(path) {
   if (!hasKey()) return path;
@@ -133,8 +133,8 @@ export class EventReader {
   }
 }
 
-// Calls `take(name, value)` with each event of a job until the server ends the stream or `signal` does. A lost connection
-// is taken up again behind the last event that came.
+// Calls `take(name, value)` with each event of a job until the server ends the stream or `signal` does. After a lost
+// connection the stream continues behind the last event that was received.
 export async function followJob(id, signal, take) {
   let last = null, wait = 0.5;
   while (!signal.aborted) {

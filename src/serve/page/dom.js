@@ -1,8 +1,8 @@
-// Elements, and numbers as words.
+// Makes elements, and writes numbers as words.
 
 export const byId = id => document.getElementById(id);
 
-// Makes an element. `properties` are those of the DOM; names with a dash are attributes. What is null is left out.
+// Makes an element. `properties` are those of the DOM; names with a dash are attributes. Null values are left out.
 export function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -16,7 +16,7 @@ export function make(tag, properties = {}, ...children) {
 
 const SVG = 'http://www.w3.org/2000/svg';
 
-// Makes an icon of 20 x 20 from paths that are stroked. It says nothing to screen readers.
+// Makes an icon of 20 x 20 from paths that are stroked. Screen readers skip it.
 export function icon(...paths) {
   const svg = document.createElementNS(SVG, 'svg');
   svg.setAttribute('viewBox', '0 0 20 20');
@@ -41,7 +41,7 @@ export const THEME_ICONS = {
 
 export const counted = (count, noun) => `${count} ${noun}${count === 1 ? '' : 's'}`;
 
-// A length of time as people say it; as coarse as an estimate is.
+// Returns a length of time in words, as coarse as an estimate is.
 export function duration(seconds) {
   if (seconds < 1) return 'a moment';
   if (seconds < 60) return `${Math.round(seconds)} s`;
@@ -50,7 +50,7 @@ export function duration(seconds) {
   return `${hours < 10 ? hours.toFixed(1) : Math.round(hours)} h`;
 }
 
-// Shows texts as the items of a list. What is there already stays, so that nothing is read again.
+// Shows texts as the items of a list. Items that are already there stay, so that screen readers do not read them again.
 export function drawTexts(list, texts) {
   list.hidden = texts.length === 0;
   const shown = [...list.children].map(item => item.textContent);
@@ -60,7 +60,7 @@ export function drawTexts(list, texts) {
 
 let clearing = 0;
 
-// Tells screen readers. The text is emptied first, so that the same words are read again.
+// Has screen readers read a text. The element is emptied first, so that the same words are read again.
 export function announce(text) {
   const live = byId('live');
   live.textContent = '';
@@ -75,8 +75,8 @@ export function notice(text, isError = false) {
   line.classList.toggle('error', isError);
 }
 
-// Asks in a dialog; resolves to whether the answer was yes. Each question has a dialog of its own, because a dialog tells
-// that it was closed later, when it may be open again.
+// Asks in a dialog; resolves to whether the answer was yes. Each question has a dialog of its own, because the event
+// that a dialog was closed comes later, when the dialog may be open again.
 export function confirmed(text, yes) {
   const dialog = make('dialog', {id: 'confirm', className: 'small', role: 'alertdialog', 'aria-labelledby': 'confirm-text'},
                       make('form', {method: 'dialog'}, make('p', {id: 'confirm-text', textContent: text}),

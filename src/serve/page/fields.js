@@ -1,6 +1,6 @@
 // The fields of a request as controls. A control is {field, root, input, isMain, read, write, show, restore, isChanged}: read()
-// gives the JSON text of a value (or a promise of it), or null where the server chooses; write() takes a value of JSON; show()
-// shows an error or takes it away.
+// returns the JSON text of a value (or a promise of it), or null if the server is to choose; write() takes a JSON value; show()
+// shows an error or removes it.
 import {DICE, icon, make} from './dom.js';
 
 const NAMES = {
@@ -16,17 +16,17 @@ export function labelOf(name) {
   return NAMES[name] ?? words[0].toUpperCase() + words.slice(1);
 }
 
-// Short, because it stands beside the label.
+// Is short, because it stands beside the label.
 function limitsOf({minimum = null, maximum = null}) {
   if (minimum !== null && maximum !== null) return `${minimum}–${maximum}`;
   if (minimum !== null) return `≥ ${minimum}`;
   return maximum !== null ? `≤ ${maximum}` : '';
 }
 
-// The default stands in the control; how an option is repeated is a matter of the command line.
+// The control shows the default, and only the command line needs to know how an option is repeated.
 const helpOf = ({help = ''}) => help.replace(/ ?\(repeat the option\)/g, '').replace(/ ?\[[^\]]*\]$/, '').trim();
 
-// Files go as Base64 inside of the request.
+// Files are sent as Base64 inside the request.
 const isFiles = ({name}) => name === 'image';
 const isNumber = ({type}) => type === 'integer' || type === 'number';
 const placeholderOf = field => field.name === 'seed' ? 'random' : field.default === null ? "the model's" : String(field.default);
@@ -54,7 +54,7 @@ function numberOf(field) {
   return input;
 }
 
-// Names that a text may have, among others.
+// Names that a text may have; others are allowed.
 function suggestedTexts(field) {
   const list = make('datalist', {id: `field-${field.name}-list`}, ...field.suggestions.map(value => make('option', {value})));
   document.body.append(list);
@@ -84,7 +84,7 @@ function dataUrl(file) {
   });
 }
 
-// The JSON text of what stands in the input, or null if nothing does.
+// Returns the JSON text of the input's value, or null if the input is empty.
 function jsonOf(field, input) {
   const text = input.value.trim();
   if (isFiles(field)) return text === '' ? null : Promise.all([...input.files].map(dataUrl)).then(urls => JSON.stringify(urls));
@@ -111,11 +111,11 @@ function diceOf(input) {
   return dice;
 }
 
-// The button that shows the help of a main field; other fields show theirs always.
+// Makes the button that shows the help of a main field; other fields always show theirs.
 function questionOf(id, label, help) {
   const button = make('button', {type: 'button', className: 'question', 'aria-expanded': 'false', 'aria-controls': id, 'aria-label': `About ${label.toLowerCase()}`, textContent: '?'});
   button.addEventListener('click', () => {
-    // A help is as wide as the row, so one of them is open in it.
+    // A help text is as wide as the row, so at most one is open in a row.
     for (const other of button.closest('.row').querySelectorAll('.question[aria-expanded=true]')) {
       if (other !== button) other.click();
     }
@@ -149,8 +149,8 @@ export function makeControl(field, isMain) {
     else input.value = isFiles(field) ? '' : textOf(field, value);  // a page may not choose files
     show(null);
   };
-  // What is shown as a main field's value is sent; of the others only what differs from the default, because some have no
-  // effect with some samplers, and the server refuses those.
+  // The value of a main field is always sent. Other fields are sent only if they differ from the default, because some have
+  // no effect with some samplers, and the server refuses those.
   const isChanged = () => isFlag ? input.checked !== (field.default ?? false)
                                  : input.value.trim() !== '' && jsonOf(field, input) !== JSON.stringify(field.default);
   const read = () => isMain || isChanged() ? jsonOf(field, input) : null;

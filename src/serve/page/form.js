@@ -1,4 +1,4 @@
-// The form: controls made from GET /v1/fields, the shapes of pictures, what is kept while the page is reloaded.
+// The form: controls made from GET /v1/fields, the shapes of pictures, and the values that survive a reload of the page.
 import {ApiError, call, submitJob} from './api.js';
 import {announce, byId, duration, icon, make, notice, SWAP} from './dom.js';
 import {makeControl} from './fields.js';
@@ -57,7 +57,7 @@ function restoreDraft() {
   }
 }
 
-// What a request says beside the fields of the model.
+// What a request contains besides the fields of the model.
 function formatField(fields) {
   const isVideo = fields.some(({name}) => name === 'num_frames');
   const [usual, ...choices] = isVideo ? ['mp4', 'webm', 'gif'] : ['png', 'jpg', 'webp'];
@@ -114,14 +114,14 @@ function showRefusal(error) {
   notice(error instanceof ApiError ? error.message + hint : 'The server does not answer. Nothing was lost: try again.', true);
 }
 
-// A seed may be larger than what a number holds, so the JSON is put together from texts.
+// A seed may be too large for a number to hold exactly, so the JSON is put together from texts.
 async function bodyOf() {
   const parts = new Map();
   for (const [name, control] of controls) {
     const json = await control.read();
     if (json !== null) parts.set(name, json);
   }
-  // A size by its name stands in place of one in pixels.
+  // A size given by its name replaces one in pixels.
   if (parts.has('resolution')) ['width', 'height'].forEach(name => parts.delete(name));
   return `{${[...parts].map(([name, json]) => `${JSON.stringify(name)}: ${json}`).join(', ')}}`;
 }
@@ -140,7 +140,7 @@ async function submit(take) {
   }
 }
 
-// Takes the fields of a request, as of a job or a PNG. Returns the names of the fields that this model has.
+// Fills in the fields of a request, such as that of a job or a PNG. Returns the names of the fields that this model has.
 export function fill(request) {
   for (const [name, control] of controls) {
     if (name !== 'format') control.restore();
@@ -150,7 +150,7 @@ export function fill(request) {
   return [...controls.keys()].filter(name => name in request);
 }
 
-// Builds the form. `take` gets the jobs that are accepted.
+// Builds the form. `take` is called with the jobs that are accepted.
 export async function startForm(take) {
   const table = await call('GET', 'v1/fields');
   build(table.data);

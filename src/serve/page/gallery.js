@@ -5,7 +5,7 @@ import {openViewer, redrawViewer} from './viewer.js';
 
 const tiles = new Map();
 
-// All results that are there: {key, job, result, index}.
+// All results: {key, job, result, index}.
 export function results() {
   const all = [];
   for (const job of allJobs().reverse()) {

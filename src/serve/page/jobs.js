@@ -1,11 +1,11 @@
-// The jobs of this owner, as far as the page knows them: asked for again and again, and followed while they run.
+// The jobs of this owner, as far as the page knows them. They are asked for repeatedly, and followed while they run.
 import {ApiError, addressOf, call, fetchBlob, followJob, forget} from './api.js';
 import {announce, counted} from './dom.js';
 
 const ENDED = ['succeeded', 'failed', 'cancelled', 'expired'];
 const UNFINISHED = 'queued,running,encoding';
 const PAGE = 100;
-// Browsers open six connections to a host in all tabs together, and each stream takes one.
+// Browsers open at most six connections to a host, for all tabs together, and each stream takes one.
 const STREAMS = 2;
 const SECONDS_BUSY = 3, SECONDS_IDLE = 15;
 
@@ -14,7 +14,7 @@ export const isVideo = result => result.content_type.startsWith('video/');
 export const pathOf = (job, index) => `v1/jobs/${job.id}/results/${index}`;
 export const addressOfResult = (job, index) => addressOf(pathOf(job, index));
 export const promptOf = job => [job.request?.prompt ?? ''].flat().join(' · ');
-// Of pictures and videos alike.
+// Returns the number of results in words.
 export const resultsOf = job => counted(job.results.length, job.results.every(isVideo) ? 'video' : 'picture');
 
 const jobs = new Map();
@@ -22,7 +22,7 @@ const streams = new Map();
 let onChange = () => {}, onReach = () => {}, timer = 0, isAsking = false;
 let newest = '';  // the last job that the server has listed
 
-// In the order in which they were accepted, which their names follow.
+// Sorts by name, which is the order in which jobs were accepted.
 export const allJobs = () => [...jobs.values()].sort((a, b) => a.id < b.id ? -1 : 1);
 
 function announceEnd(job) {
@@ -30,7 +30,7 @@ function announceEnd(job) {
   else if (job.state !== 'cancelled') announce(`A job ended without a result: ${job.error?.message ?? job.state}.`);
 }
 
-// Seconds until the last step, by those that the page has seen; null before it can say.
+// Returns the seconds until the last step, estimated from the steps that the page has seen, or null if it has not seen enough.
 export function secondsLeft({first, step, steps}) {
   if (!first || step <= first.step) return null;
   return (steps - step) * (performance.now() - first.at) / 1000 / (step - first.step);
@@ -46,7 +46,7 @@ function announceProgress(before, job) {
 
 function take(job) {
   const before = jobs.get(job.id);
-  // What came late, as the answer to a question from before the end, does not bring a job back.
+  // A late answer, to a question asked before the job ended, does not bring the job back.
   if (before && hasEnded(before) && !hasEnded(job)) return;
   const now = {...before, ...job};
   if (now.state === 'running' && now.step > 0) now.first ??= {step: now.step, at: performance.now()};
@@ -75,7 +75,7 @@ async function takeOne(id) {
   }
 }
 
-// Previews that come while one is being fetched are passed over.
+// Previews that arrive while one is being fetched are skipped.
 async function takePreview(id) {
   const job = jobs.get(id);
   if (!job || job.isFetching) return;
@@ -87,7 +87,7 @@ async function takePreview(id) {
     onChange();
     if (old) setTimeout(() => URL.revokeObjectURL(old), 2000);
   } catch {
-    // The next one may come.
+    // The next preview may be fetched.
   } finally {
     const now = jobs.get(id);
     if (now) now.isFetching = false;
@@ -156,7 +156,7 @@ async function ask() {
   await Promise.all(waited.filter(id => !still.has(id) && jobs.has(id)).map(takeOne));
 }
 
-// Asks for all that may have changed, and again after a while.
+// Asks for everything that may have changed, and repeats this after a while.
 async function askAgain() {
   clearTimeout(timer);
   if (isAsking) return;
@@ -185,7 +185,7 @@ export function accept(job) {
   askLater();
 }
 
-// One that runs ends between two steps.
+// A running job ends between two steps.
 export async function cancel(id) {
   take({id, isCancelled: true});
   await call('DELETE', `v1/jobs/${id}`);
@@ -203,7 +203,7 @@ export async function remove(id) {
   changed();
 }
 
-// `draw` is called after every change, `tellReach` with whether the server answers.
+// `draw` is called after every change, and `tellReach` with whether the server answers.
 export function startJobs(draw, tellReach) {
   onChange = draw;
   onReach = tellReach;

@@ -1,4 +1,4 @@
-// Starts the page: the form, the list of jobs, the results, pictures that are dropped, the state of the server.
+// Starts the page: the form, the list of jobs, the results, dropped pictures, and the state of the server.
 import {ApiError, askForKey, call, hasKey} from './api.js';
 import {byId, icon, KEY, notice, THEME_ICONS} from './dom.js';
 import {fill, startForm} from './form.js';
@@ -26,7 +26,7 @@ function showServer(name, words) {
   line.lastElementChild.textContent = words;
 }
 
-// Whether a world is ready for jobs; before it is, jobs are accepted and wait.
+// Returns whether a world is ready for jobs; until one is, jobs are accepted and wait.
 async function askReady() {
   clearTimeout(askReady.timer);
   let isReady = false;

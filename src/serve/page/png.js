@@ -1,8 +1,8 @@
-// Takes the settings back from a PNG that Tessera wrote (docs/formats.md).
+// Reads the settings from a PNG that Tessera wrote (docs/formats.md).
 
 const SIGNATURE = [137, 80, 78, 71, 13, 10, 26, 10];
 
-// Returns the texts of a PNG (tEXt, and iTXt that is not compressed) by keyword, and throws for what is no PNG.
+// Returns the texts of a PNG (tEXt, and iTXt that is not compressed) by keyword, and throws if the bytes are not a PNG.
 export function readTexts(buffer) {
   const bytes = new Uint8Array(buffer), view = new DataView(buffer);
   if (SIGNATURE.some((byte, i) => bytes[i] !== byte)) throw new Error('This file is not a PNG.');
@@ -36,7 +36,7 @@ export async function readSettings(file) {
   } catch {
     throw new Error('The settings in this PNG cannot be read.');
   }
-  // Of several prompts, the picture has its own.
+  // If the request has several prompts, the picture has its own.
   const number = Math.floor((settings.image_index ?? 0) / (settings.num_images_per_prompt ?? 1));
   for (const name of ['prompt', 'prompt_2', 'negative_prompt', 'negative_prompt_2']) {
     if (Array.isArray(settings[name])) settings[name] = settings[name][Math.min(number, settings[name].length - 1)] ?? '';

@@ -27,7 +27,7 @@ function wordsOf(job) {
 
 const STATES = {queued: 'Waiting', running: 'Running', encoding: 'Running', failed: 'Failed', expired: 'Expired'};
 
-// A tag beside the words says the state, so that colour is not needed.
+// A tag beside the words shows the state, so that no one has to rely on colour.
 function draw(card, job) {
   const {root, tag, prompt, words, warnings, bar, picture, button, again} = card, ended = hasEnded(job);
   root.dataset.state = job.state;
@@ -97,7 +97,7 @@ export function drawQueue(useSettings) {
     if (!cards.has(job.id)) cards.set(job.id, makeCard(job, useSettings));
     const card = cards.get(job.id);
     draw(card, job);
-    // Moving an element takes the focus from it, so only what is out of place is moved.
+    // Moving an element takes the focus from it, so only elements that are out of place are moved.
     if (list.children[place] !== card.root) list.insertBefore(card.root, list.children[place] ?? null);
   });
   byId('queue-part').hidden = shown.length === 0;

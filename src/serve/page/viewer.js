@@ -3,7 +3,7 @@ import {addressOfResult, isVideo, promptOf, remove, resultsOf} from './jobs.js';
 import {byId, confirmed, drawTexts, make, notice} from './dom.js';
 import {labelOf} from './fields.js';
 
-// What is said of a result at once, in this order. The rest of the request is folded away.
+// The settings that are shown at once, in this order. The rest of the request is folded away.
 const FIRST = ['negative_prompt', 'seed', 'width', 'height', 'num_frames', 'fps', 'num_inference_steps', 'guidance_scale', 'scheduler'];
 
 let current = null, results = () => [], shownKey = null;
@@ -69,7 +69,7 @@ function draw() {
   drawMedia(each);
 }
 
-// Follows changes of the list while the view is open: what is shown may have been removed, or have moved.
+// Follows changes of the list while the view is open: the result that is shown may have been removed or have moved.
 export function redrawViewer() {
   if (!byId('viewer').open) return;
   if (indexOf(results()) < 0) byId('viewer').close();
