@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compares what tessera plan tells of one and of two ranks on this machine with what the runs take: seconds of a steady step, seconds of
-the request (encoding, denoising and decoding; loading is no part of a plan), and the most memory that a rank holds.
+"""Compares what tessera plan predicts for one and for two ranks on this machine with what the runs take: seconds of a steady step,
+seconds of the request (encoding, denoising and decoding; a plan does not include loading), and the most memory that a rank holds.
 
 Shared hosts change their speed within minutes. So the machine is calibrated before and after each model and size, unless --machine names
 a file, and planned seconds are the means of both; all layouts run once a round.

@@ -80,7 +80,7 @@ def test_trace_of_configs_alone(box):
     encoded, whole = (json.loads((box.folder / name).read_text())["ranks"][0] for name in ("encoded.json", "whole.json"))
     assert encoded["events"] == whole["events"] and sums(encoded, "encode")[0] > 0, sums(encoded, "encode")
     shutil.rmtree(folder / "tokenizer")
-    # A trace does not depend on the seed, which is random where none is given.
+    # A trace does not depend on the seed, which is random if none is given.
     first = (box.folder / "bare.json").read_bytes()
     assert box.run("trace", "--model", folder, *words, "-o", "bare.json").code == 0
     assert (box.folder / "bare.json").read_bytes() == first

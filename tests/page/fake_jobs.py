@@ -1,4 +1,4 @@
-"""Jobs of a server that paints nothing: what tests or a clock say happens to them, and what the native API tells of that."""
+"""Jobs of a server that generates nothing. Tests or a clock decide what happens to them, and the native API reports it."""
 import itertools
 import json
 import struct

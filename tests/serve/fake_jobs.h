@@ -1,4 +1,4 @@
-// A JobService whose jobs go on when a test says so, and an Exchange that keeps what it was told.
+// A JobService whose jobs continue when a test says so, and an Exchange that keeps what it was sent.
 #pragma once
 
 #include <algorithm>

@@ -291,7 +291,7 @@ def results_of_ranks(programs, folder, inputs, alone):
 
 
 def places_of(whole, samples, result):
-    """Where in an array of all samples a rank's result lies, which its description tells."""
+    """Where in an array of all samples a rank's result lies, according to its description."""
     return part_of(np.arange(whole.size).reshape(whole.shape), samples, result.get("slice")).ravel()
 
 
@@ -318,7 +318,7 @@ AS_ENGINE = {"all-reduce": {"all-reduce": ["reduce_scatter", "all_gather"]},
 
 
 def sent_by_engine(program, folder, flags, part):
-    """The bytes that a rank sends in one evaluation, by kind, as a trace tells them."""
+    """The bytes that a rank sends in one evaluation, by kind, according to a trace."""
     with tempfile.TemporaryDirectory() as scratch:
         trace = pathlib.Path(scratch) / "trace.json"
         subprocess.run([program, "trace", "a red circle left of a star", "--model", folder, "--dtype", "fp32", *flags,
