@@ -15,7 +15,7 @@ namespace tessera::serve {
 // Bounds of a request, in addition to what the model itself refuses.
 struct RequestLimits {
   int64_t pixels = int64_t{2048} * 2048;  // of a picture or a frame
-  int64_t frames = 1024;         // of a video
+  int64_t frames = 1024;                  // of a video
   int64_t steps = 250;
   int64_t pictures = 16;          // or videos
   int64_t prompt_bytes = 32'000;  // of each text
