@@ -57,24 +57,26 @@ const Fields<AnalyzeArguments>& analyze_fields() {
                               {},
                               {},
                               {"fp32", "fp16", "bf16", "fp8"}}),
-      plain_field(&A::dies, {"dies", "Devices among which tokens are divided [1]", machine, "N", 1, 4096}),
+      plain_field(&A::dies, {"dies", "Devices that divide the tokens [1]", machine, "N", 1, 4096}),
       plain_field(&A::link, {"link", "Link between devices, by its kind in the machine file [the first]",
                              machine, "KIND"}),
-      plain_field(&A::link_gb_per_s,
-                  {"link_gb_per_s", "Bandwidth of the link in GB/s that a device sends [the machine file's]",
-                   machine, "N", 1e-6, 1e9}),
+      plain_field(
+          &A::link_gb_per_s,
+          {"link_gb_per_s", "Bandwidth of the link: the GB/s that a device can send [the machine file's]",
+           machine, "N", 1e-6, 1e9}),
       plain_field(&A::num_frames, {"num_frames", "Frames of the video", video, "N", 1, 10000}),
       plain_field(&A::height, {"height", "Height of the video", video, "PIXELS", 16, 8192}),
       plain_field(&A::width, {"width", "Width of the video", video, "PIXELS", 16, 8192}),
       plain_field(&A::batch,
                   {"batch", "Samples in a step, 2 for one prompt with guidance [2]", video, "N", 1, 64}),
-      plain_field(&A::num_inference_steps, {"num_inference_steps",
-                                            "Steps; of samplers that run the denoiser several times in a "
-                                            "step, these runs [those of the trace, or 30]",
-                                            video, "N", 1, 100000}),
+      plain_field(&A::num_inference_steps,
+                  {"num_inference_steps",
+                   "Steps; for samplers that run the denoiser several times per step, the number of "
+                   "these runs [those of the trace, or 30]",
+                   video, "N", 1, 100000}),
       plain_field(
           &A::rank,
-          {"rank", "Rank of the table [the first in the trace; of hardware, the one that computes longest]",
+          {"rank", "Rank to show [the first in the trace; for hardware, the one that computes longest]",
            output, "N", 0}),
       plain_field(&A::top,
                   {"top", "Number of rows in hardware's table of operators, 0 for all [15]", output, "N", 0}),
@@ -141,7 +143,7 @@ plan::Link chosen_link(const AnalyzeArguments& arguments, const plan::Machine& m
   plan::Link link = plan::find_link(machine, arguments.link);
   if (arguments.link_gb_per_s) link.bandwidth = *arguments.link_gb_per_s * 1e9;
   if (!link.bandwidth)
-    usage_error(field("link_gb_per_s"), "is needed: {} does not tell the bandwidth of its link '{}'",
+    usage_error(field("link_gb_per_s"), "is needed: {} does not give the bandwidth of its link '{}'",
                 machine.where, link.kind);
   return link;
 }
@@ -204,7 +206,7 @@ std::string bounds_text(const plan::CostedTrace& costed) {
 
 std::string balance_text(const plan::CostedTrace& costed) {
   const std::string times = fmt::format("{:.2f}", costed.run->imbalance());
-  return times == "1.00" ? "All ranks compute as long, within 1 %"
+  return times == "1.00" ? "All ranks compute equally long, within 1 %"
                          : fmt::format("Rank {} computes longest, {} times the mean of all",
                                        costed.busiest().rank, times);
 }
@@ -213,8 +215,10 @@ std::string balance_text(const plan::CostedTrace& costed) {
 void print_run(const plan::CostedTrace& costed) {
   const plan::Trace& trace = *costed.trace;
   if (!costed.run) {
-    fmt::print("No total: the trace holds {} of {} ranks, so nobody knows how they wait for each other\n\n",
-               trace.ranks.size(), trace.world_size);
+    fmt::print(
+        "No total: the trace holds {} of {} ranks, so it is unknown how long they wait for "
+        "each other\n\n",
+        trace.ranks.size(), trace.world_size);
     return;
   }
   const plan::RunCosts& run = *costed.run;
@@ -267,7 +271,7 @@ void print_several(const AnalyzeArguments& arguments, const std::vector<plan::Co
     return;
   }
   fmt::print(
-      "{}. Times in ms; those of computing to overlap are of the run on the rank that computes "
+      "{}. Times in ms; the computing to overlap is counted over the run, on the rank that computes "
       "longest\n\n{}",
       traces.front().costs->machine().name, table.text(Table::Form::kText));
   for (const plan::CostedTrace& costed : traces) {

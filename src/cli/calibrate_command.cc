@@ -36,24 +36,25 @@ const Fields<CalibrateArguments>& calibrate_fields() {
            "Fit a machine to the runs of this table instead of measuring this host: a CSV with the columns "
            "model, height, width, frames, steps, batch, devices, flags and seconds (docs/planning.md)",
            FieldGroup::kMachine, "FILE.csv"}),
-      plain_field(
-          &C::from_records,
-          {"from_records", "The same, to runs of which tessera generate wrote these files with --record",
-           FieldGroup::kMachine, "FILE ..."}),
+      plain_field(&C::from_records,
+                  {"from_records", "The same, to runs that tessera generate --record wrote to these files",
+                   FieldGroup::kMachine, "FILE ..."}),
       plain_field(&C::machine, {"machine", "The machine of the runs: a file, or the name of one that ships",
                                 FieldGroup::kMachine, "FILE"}),
       plain_field(&C::threads, {"threads", "Threads of a rank, as a run has them [1]", FieldGroup::kMachine,
                                 "N", 1, 1024}),
-      plain_field(&C::nproc, {"nproc", "The most ranks that compute at once on this host [cores / threads]",
-                              FieldGroup::kMachine, "N", 1, 1024}),
+      plain_field(&C::nproc,
+                  {"nproc", "The largest number of ranks that compute at once on this host [cores / threads]",
+                   FieldGroup::kMachine, "N", 1, 1024}),
       choice_field(
           &C::dtype,
-          {"dtype", "Measure this dtype alone [fp32, and bf16 where the processor multiplies it]",
+          {"dtype", "Measure only this dtype [fp32, and bf16 if the processor multiplies it]",
            FieldGroup::kMachine, ""},
           std::vector<std::pair<std::string, at::ScalarType>>{{"fp32", at::kFloat}, {"bf16", at::kBFloat16}}),
       plain_field(&C::seconds,
                   {"seconds", "About how long to measure [90]", FieldGroup::kMachine, "S", 1, 3600}),
-      plain_field(&C::quiet, {"quiet", "Do not say on stderr what is being measured", FieldGroup::kOutput})};
+      plain_field(&C::quiet,
+                  {"quiet", "Do not report on stderr what is being measured", FieldGroup::kOutput})};
   return fields;
 }
 
@@ -66,7 +67,7 @@ void calibrate_from_runs(const CalibrateArguments& arguments, const std::string&
     usage_error(field("from_table"), "and {} are two ways to give runs; leave one out",
                 field("from_records"));
   if (!arguments.machine)
-    usage_error(field(given_as), "needs {}: the file or the name of the machine on which the runs were",
+    usage_error(field(given_as), "needs {}: the file or the name of the machine on which the runs were made",
                 field("machine"));
   for (const auto& [given, name] :
        {std::pair(arguments.threads.has_value(), "threads"), std::pair(arguments.nproc.has_value(), "nproc"),

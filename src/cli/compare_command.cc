@@ -249,8 +249,8 @@ void print_comparison(const Sizes& sizes, bool train) {
   uneven.print("~ uneven; values are those of the busiest rank:");
   fmt::print("\n");
   fmt::print("What a rank sends, in elements of 2 bytes{}:\n",
-             train ? "; activations that it keeps are A L/n bytes where nothing else is said"
-                   : "; keys and values take 2 K/n bytes where nothing else is said");
+             train ? "; it keeps A L/n bytes of activations unless stated otherwise"
+                   : "; keys and values take 2 K/n bytes unless stated otherwise");
   for (const Method& method : methods) print_formulas(method, train);
 }
 

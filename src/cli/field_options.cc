@@ -363,12 +363,12 @@ void FieldOptions::require_meant_prompts() const {
     if (option != prompt) continue;
     const std::string& word = prompt->results().at(count++);
     if (word == "-")
-      usage_error(field("prompt"), "a lone - is no prompt; {} - reads prompts from standard input",
+      usage_error(field("prompt"), "a lone - is not a prompt; {} - reads prompts from standard input",
                   field("prompt_file"));
     if (word.starts_with("-")) refuse_unknown(word);  // such as "-.5", which CLI11 takes for an operand
     if (begins_with_foreign_dash(word))
       usage_error(field("prompt"),
-                  "'{}' begins with a dash that is none of the keyboard; options begin with --",
+                  "'{}' begins with a dash that is not the one on the keyboard; options begin with --",
                   printable(word));
     if (!given || given == prompt) continue;
     if (!takes_value(*given) && is_setting(word))

@@ -172,7 +172,7 @@ std::string threads_text(int64_t threads) {
 
 void require_of(const plan::Machine& machine, const plan::RecordedOn& on, const std::string& path) {
   if (machine.device != "cpu")
-    input_error(path, "the run was on processors, as all that are recorded, and {} is a machine of {}",
+    input_error(path, "the run was on processors, like all recorded runs, but {} is a machine of {}",
                 machine.where, machine.device);
   if (!machine.gemm_rates.contains(on.dtype))
     input_error(path, "the run was in {}, for which {} has no rate", on.dtype, machine.where);
@@ -181,16 +181,16 @@ void require_of(const plan::Machine& machine, const plan::RecordedOn& on, const 
   if (calibration == nullptr || !calibration->is_object()) return;
   const auto threads = calibration->find("threads");
   if (threads != calibration->end() && *threads != on.threads)
-    input_error(path, "the run had {}, and {} was measured with {}", threads_text(on.threads), machine.where,
+    input_error(path, "the run had {}, but {} was measured with {}", threads_text(on.threads), machine.where,
                 threads->dump());
 }
 
 void require_alike(const Common& first, const plan::RecordedOn& on, const std::string& path) {
   if (on.dtype != first.on.dtype)
-    input_error(path, "the run was in {}, and that of {} in {}; fit each dtype by itself", on.dtype,
+    input_error(path, "the run was in {}, but {} has a run in {}; fit each dtype by itself", on.dtype,
                 first.path, first.on.dtype);
   if (on.threads != first.on.threads)
-    input_error(path, "the run had {}, and that of {} had {}; a device is a rank with its threads",
+    input_error(path, "the run had {}, but the run of {} had {}; a device is a rank with its threads",
                 threads_text(on.threads), first.path, first.on.threads);
 }
 
@@ -272,9 +272,9 @@ std::string misses_text(const RunsFit& fitted) {
   }
   if (count == 0) return "";
   return fmt::format(
-      "warning: the fit misses {} of {} by much: {} is predicted at {:.2f} times what it took; such a run "
-      "was "
-      "disturbed, or was not as it is described, and the numbers are worth little\n",
+      "warning: the fit is far off for {} of {}: {} is predicted at {:.2f} times what it "
+      "took; such a run was disturbed, or was not as described, and the numbers are of "
+      "little use\n",
       count, counted(std::ssize(fitted.runs), "run"), fitted.runs[worst].name, ratio(worst));
 }
 

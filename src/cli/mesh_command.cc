@@ -205,7 +205,7 @@ void run_mesh(const MeshArguments& arguments) {
   const std::optional<MeshSubject> subject = read_subject(arguments);
   const parallel::Workload workload = subject ? workload_of(*subject) : kUnlimited;
   if (!subject && !arguments.parallel.attn_layer_num_for_pp.empty())
-    usage_error("--attn-layer-num-for-pp", "deals the blocks of a --model; give that too");
+    usage_error("--attn-layer-num-for-pp", "distributes the blocks of a --model; give that option too");
   constexpr int64_t kMostRanks = 4096;
   if (arguments.parallel.degrees() > kMostRanks)
     usage_error("mesh", "{} ranks, at most {} are shown", arguments.parallel.degrees(), kMostRanks);

@@ -246,7 +246,7 @@ void print(const Description& model, const ModelsArguments& arguments) {
     fmt::print("  cannot run: {}\n", model.obstacle);
     return;
   }
-  fmt::print("  every weight that is needed is there, in the right shape\n");
+  fmt::print("  every weight that is needed exists and has the right shape\n");
   std::string options;
   if (arguments.config) options += fmt::format(" {} {}", option_name("config"), *arguments.config);
   if (arguments.variant) options += fmt::format(" {} {}", option_name("variant"), *arguments.variant);
@@ -308,7 +308,7 @@ bool describe_lone_denoiser(const std::optional<std::string>& model, bool as_jso
   models::LoadStatistics statistics;
   const Inputs inputs = inputs_of(denoiser, settings, statistics);
   const uint64_t parameters = statistics.bytes_held / c10::elementSize(at::kFloat);
-  const std::string reason = "a run wants the folder of a whole model";
+  const std::string reason = "a run needs the folder of a whole model";
   if (as_json) {
     print(OrderedJson{{"model", *model},
                       {"family", denoiser.family->title},

@@ -31,30 +31,33 @@ const Fields<PlanArguments>& plan_fields() {
   using P = PlanArguments;
   const FieldGroup machine = FieldGroup::kMachine;
   static const Fields<P> fields = {
-      plain_field(&P::devices, {"devices", "Number of devices, of which a plan may leave some idle", machine,
+      plain_field(&P::devices, {"devices", "Number of devices; a plan may leave some of them idle", machine,
                                 "N", 1, 4096}),
       plain_field(&P::machine,
                   {"machine", "Machine file (JSON), or the name of a machine that ships", machine, "FILE"}),
       plain_field(&P::link,
                   {"link", "Kind of the link between devices [the first of the machine]", machine, "KIND"}),
-      plain_field(&P::link_gb_per_s,
-                  {"link_gb_per_s", "Bandwidth of the link in GB/s that a device sends [the machine file's]",
-                   machine, "N"}),
+      plain_field(
+          &P::link_gb_per_s,
+          {"link_gb_per_s", "Bandwidth of the link: the GB/s that a device can send [the machine file's]",
+           machine, "N"}),
       plain_field(&P::memory_limit,
                   {"memory_limit", "GiB that a device may hold [its memory, if the machine file has it]",
                    machine, "GIB"}),
-      plain_field(
-          &P::max_staleness,
-          {"max_staleness",
-           "How old the activations of other devices that a layout works with may be: none (exact results), "
-           "any, or a number of steps [any]",
-           FieldGroup::kDegrees, "none|any|N"}),
+      plain_field(&P::max_staleness,
+                  {"max_staleness",
+                   "Allowed staleness of activations from other devices: none (exact results), any, or a "
+                   "number of steps [any]",
+                   FieldGroup::kDegrees, "none|any|N"}),
       plain_field(&P::images,
-                  {"images", "Images or videos of the request, which replicas divide among them [1]",
+                  {"images",
+                   "Number of images or videos in the request, which replicas divide among themselves "
+                   "[1]",
                    FieldGroup::kDegrees, "N", 1}),
       plain_field(&P::requests_per_minute,
                   {"requests_per_minute",
-                   "Divide the devices of a server into worlds such that R requests take the least time",
+                   "Divide the devices of a server into worlds that serve R requests a minute in the "
+                   "least time",
                    FieldGroup::kMachine, "R"}),
       plain_field(&P::json, {"json", "Print JSON", FieldGroup::kOutput})};
   return fields;
@@ -160,7 +163,7 @@ plan::PlanOptions plan_options(const PlanArguments& arguments, const plan::Machi
 std::string staleness_text(bool allows_stale) {
   if (!allows_stale) return "Only exact layouts";
   return spell(
-      fmt::format("Exact layouts, and stale ones, which work with activations of the step before; {} "
+      fmt::format("Exact layouts, and stale ones, which work with activations of the previous step; {} "
                   "none leaves these out, as {} {} auto does by default",
                   field("max_staleness"), "generate", field("parallel")),
       option_name);
@@ -204,12 +207,12 @@ std::string worlds_text(const plan::WorldsPlan& choice) {
 
 std::string verdict(const plan::ServerPlan& found, double rate) {
   if (!found.best)
-    return fmt::format("No choice meets {:.4g} requests a minute: at most {:.4g} can be done.",
+    return fmt::format("No choice can serve {:.4g} requests a minute: the most is {:.4g}.",
                        rate * kSecondsPerMinute, found.most_capacity() * kSecondsPerMinute);
   const plan::WorldsPlan& best = found.choices[*found.best];
   return fmt::format(
-      "{} {} best, with the least p95: from its arrival to its end a request takes {:.4g} s in the mean, and "
-      "95 of 100 take at most {:.4g} s.",
+      "{} {} best, with the least p95: from its arrival to its end a request takes {:.4g} "
+      "s on average, and 95 of 100 take at most {:.4g} s.",
       worlds_text(best), best.worlds == 1 ? "is" : "are", *best.mean_seconds, *best.p95_seconds);
 }
 

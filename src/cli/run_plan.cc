@@ -74,11 +74,10 @@ plan::Machine this_host(const job::GenerateArguments& arguments, int64_t ranks) 
   options.threads = threads_of(arguments, ranks);
   const auto cores = static_cast<int64_t>(launch::allowed_cores().size());
   if (options.threads > cores)
-    usage_error(
-        field("threads"),
-        "is {}, and this host cannot be measured with more than the {} that there are; give fewer, or "
-        "a machine file with {}",
-        options.threads, counted(cores, "core"), field("machine"));
+    usage_error(field("threads"),
+                "is {}, but this host can only be measured with the {} that it has; give fewer, or a "
+                "machine file with {}",
+                options.threads, counted(cores, "core"), field("machine"));
   options.ranks = std::max<int64_t>(cores / options.threads, 2);
   options.dtypes = plan::host_dtypes();
   options.seconds = seconds_to_measure();
@@ -100,8 +99,8 @@ plan::Machine machine_for(const job::GenerateArguments& arguments, const job::Jo
   if (!arguments.run.machine) {
     if (!device.is_cpu())
       usage_error(field("parallel"),
-                  "auto measures processors alone; for {} give {}: a machine file, or the name of a machine "
-                  "that ships",
+                  "auto measures only processors; for {} give {}: a machine file, or the name of a "
+                  "machine that ships",
                   device.str(), field("machine"));
     return this_host(arguments, ranks);
   }
@@ -111,7 +110,7 @@ plan::Machine machine_for(const job::GenerateArguments& arguments, const job::Jo
                 device.str());
   const Json threads = machine.text.value("calibration", Json::object()).value("threads", Json());
   if (device.is_cpu() && threads.is_number_integer() && threads != threads_of(arguments, ranks))
-    say(arguments, fmt::format("warning: {} was measured with {} a rank, and the run has {}", machine.where,
+    say(arguments, fmt::format("warning: {} was measured with {} a rank, but the run has {}", machine.where,
                                counted(threads.get<int64_t>(), "thread"), threads_of(arguments, ranks)));
   return machine;
 }
@@ -162,7 +161,7 @@ std::string summary(const OrderedJson& plan, bool is_chosen, bool is_kept) {
                      plan.at("layout").get<std::string>(), counted(plan.at("devices").get<int64_t>(), "rank"),
                      seconds("seconds"), seconds("step_seconds"), basis, plan.at("file").get<std::string>(),
                      is_kept && basis.starts_with("poor")
-                         ? ", which you delete to have this host measured again when it is idle"
+                         ? "; delete it to have this host measured again when it is idle"
                          : "",
                      is_chosen && !options.empty() ? "; " + options + " asks for it" : "");
 }
@@ -199,8 +198,8 @@ void refuse_plan_of_ranks(const job::GenerateArguments& arguments) {
                                     std::pair(arguments.run.machine.has_value(), "machine")}) {
     if (given)
       usage_error(field(name),
-                  "plans ranks that {} starts on this host; for those of a launcher, tessera plan tells the "
-                  "degrees to give",
+                  "plans ranks that {} starts on this host; for those of a launcher, tessera plan "
+                  "finds the degrees to give",
                   field("nproc"));
   }
 }

@@ -56,7 +56,7 @@ serve::ServeOptions serve_options(const FieldOptions& options) {
     return serve;
   }
   const auto folder = state_folder();
-  if (!folder) usage_error("--folder", "is needed where neither XDG_STATE_HOME nor HOME names a folder");
+  if (!folder) usage_error("--folder", "is needed if neither XDG_STATE_HOME nor HOME names a folder");
   serve.folder = (*folder / "serve").string();
   return serve;
 }

@@ -73,7 +73,8 @@ std::vector<std::string> notes_of(const job::Job& job, const plan::Trace& trace)
     notes.push_back(fmt::format("pictures: the first of {} groups, which follow one another", groups));
   if (job.model.parts.size() == 1) {  // what the config of a denoiser leaves open
     notes.push_back(fmt::format(
-        "the denoiser alone, with what {} has otherwise: prompts of {} tokens, {}, {} pixels to a latent",
+        "only the denoiser, with the defaults of {}: prompts of {} tokens, {}, {} pixels to "
+        "a latent",
         job.model.family->title, settings.max_sequence_length, settings.scheduler, job.model.scale.pixels));
   } else if (!plan::encodes_prompts(job.model)) {
     notes.push_back(fmt::format("without a tokenizer: prompts of {} tokens, whose encoding is left out",
@@ -156,24 +157,21 @@ const Fields<TraceArguments>& trace_fields() {
       plain_field(&T::rank, {"rank", "Rank to trace, or all [all]", FieldGroup::kOutput, "R"}),
       plain_field(&T::output, {"output", "File for the trace, JSON; - for standard output [trace.json]",
                                FieldGroup::kOutput, "FILE"}),
-      plain_field(
-          &T::graph,
-          {"graph",
-           "Write into the trace, beside its operations, which values a step of the denoiser reads and "
-           "writes (docs/trace.md)",
-           FieldGroup::kOutput}),
+      plain_field(&T::graph, {"graph",
+                              "Also write to the trace which values a step of the denoiser reads and writes "
+                              "(docs/trace.md)",
+                              FieldGroup::kOutput}),
       plain_field(&T::stablehlo,
                   {"stablehlo",
                    "Write a part of the model as a program in StableHLO, and its description beside "
                    "it, instead of a trace (docs/stablehlo.md)",
                    FieldGroup::kOutput, "FILE.mlir"}),
-      plain_field(
-          &T::part,
-          {"part",
-           "Part for --stablehlo: denoiser (one evaluation), first_step (of PipeFusion and displaced "
-           "patches: gives the caches that denoiser takes), decoder (a picture, or a clip), or a text "
-           "encoder by its name in model_index.json [denoiser]",
-           FieldGroup::kOutput, "NAME"}),
+      plain_field(&T::part,
+                  {"part",
+                   "Part for --stablehlo: denoiser (one evaluation), first_step (with PipeFusion and "
+                   "displaced patches: returns the caches that denoiser takes), decoder (a picture, or "
+                   "a clip), or a text encoder by its name in model_index.json [denoiser]",
+                   FieldGroup::kOutput, "NAME"}),
       plain_field(&T::sharding,
                   {"sharding",
                    "sdy: with --stablehlo, write one program of the whole model with Shardy's shardings of "
@@ -183,24 +181,23 @@ const Fields<TraceArguments>& trace_fields() {
           &T::mesh,
           {"mesh", "With --sharding: the mesh has axes x and y of these sizes [an axis for each method]",
            FieldGroup::kOutput, "XxY"}),
-      plain_field(
-          &T::stages,
-          {"stages",
-           "With --sharding: blocks of the denoiser, first and last of each stage, that are a program "
-           "each, such as 0-13,14-27 [one program]",
-           FieldGroup::kOutput, "A-B,..."}),
-      plain_field(
-          &T::sequence_parallel,
-          {"sequence_parallel",
-           "With --sharding and tensor parallelism: what is between the layers is divided by tokens, as in "
-           "Megatron-LM",
-           FieldGroup::kOutput}),
+      plain_field(&T::stages,
+                  {"stages",
+                   "With --sharding: write a program for each stage of the denoiser, given by its first "
+                   "and last block, such as 0-13,14-27 [one program]",
+                   FieldGroup::kOutput, "A-B,..."}),
+      plain_field(&T::sequence_parallel,
+                  {"sequence_parallel",
+                   "With --sharding and tensor parallelism: divide the activations between its layers "
+                   "by tokens, as in Megatron-LM",
+                   FieldGroup::kOutput}),
       plain_field(&T::json, {"json", "Print the summary as JSON on standard output, instead of the path",
                              FieldGroup::kOutput}),
       plain_field(&T::quiet, {"quiet", "Print no summary on stderr", FieldGroup::kOutput}),
       plain_field(&T::cache,
-                  {"cache", "Read the trace that the same inputs made before [yes]", FieldGroup::kOutput},
-                  "Trace anew, and keep no copy for the next time")};
+                  {"cache", "Use the trace kept from an earlier command with the same inputs [yes]",
+                   FieldGroup::kOutput},
+                  "Trace again, and do not keep the result")};
   return fields;
 }
 

@@ -133,7 +133,7 @@ std::vector<std::array<int64_t, 2>> stages_of(const std::string& text, const job
     begin = end + 1;
   }
   if (next != blocks)
-    usage_error("--stages", "end at block {}, and the last block of the model is {}", next - 1, blocks - 1);
+    usage_error("--stages", "end at block {}, but the last block of the model is {}", next - 1, blocks - 1);
   return stages;
 }
 
@@ -206,7 +206,8 @@ void require_options_of_programs(const TraceArguments& arguments) {
     usage_error(arguments.output ? "--output"
                 : arguments.json ? "--json"
                                  : "--graph",
-                "does not go with --stablehlo, which writes a program and no trace; leave it out");
+                "does not go with --stablehlo, which writes a program instead of a trace; leave it "
+                "out");
 }
 
 void write_programs(const TraceArguments& arguments, const job::Job& job, const std::vector<int64_t>& ranks) {

@@ -157,7 +157,7 @@ class Channel {
       if (closed && has_come()) return;
       if (closed) lost_peer(peer_, "it closed the connection");
       require_not_silent();
-      // Of all channels: their ranks may be waiting for room before they can send what is awaited here.
+      // All channels are read: their ranks may need room before they can send what is awaited here.
       take_in_all_();
       if (has_come()) return;
       reader_->sleep(kCheck);

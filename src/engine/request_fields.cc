@@ -99,12 +99,12 @@ Fields<Request> make_fields() {
                              "per prompt (repeat the option) [the "
                              "negative prompt]",
                              prompt, "TEXT"})),
-      of_picture(plain_field(
-          &R::clean_caption,
-          {"clean_caption",
-           "Remove links, markup and other web-page residue from prompts [on where the model supports it]",
-           prompt},
-          "Only lower-case prompts and strip white space")),
+      of_picture(plain_field(&R::clean_caption,
+                             {"clean_caption",
+                              "Remove links, markup and other web-page residue from prompts [on if the model "
+                              "supports it]",
+                              prompt},
+                             "Only lower-case prompts and strip white space")),
       plain_field(
           &R::images,
           {"image", "Picture to which the images refer, such as one to edit (repeat the option) [none]",
@@ -113,13 +113,14 @@ Fields<Request> make_fields() {
                   {"image_size",
                    "Size of such a picture, for a plan without its file (repeat the option) [the file's]",
                    prompt, "HxW"}),
-      plain_field(&R::height, {"height",
-                               "Image height: a multiple of 8, for PixArt, Z-Image and FLUX.2 of 16, or "
-                               "any with resolution binning; of videos any [the model's]",
-                               image, "PIXELS", 1, kMaxSide}),
+      plain_field(&R::height,
+                  {"height",
+                   "Image height: a multiple of 8 (PixArt, Z-Image and FLUX.2: of 16), or any with "
+                   "resolution binning; for videos any [the model's]",
+                   image, "PIXELS", 1, kMaxSide}),
       plain_field(&R::width, {"width",
-                              "Image width: a multiple of 8, for PixArt, Z-Image and FLUX.2 of 16, or any "
-                              "with resolution binning; of videos any [the model's]",
+                              "Image width: a multiple of 8 (PixArt, Z-Image and FLUX.2: of 16), or any with "
+                              "resolution binning; for videos any [the model's]",
                               image, "PIXELS", 1, kMaxSide}),
       of_picture(plain_field(&R::seed, {"seed", "Seed of the random numbers [random]", image, "N"})),
       of_picture(plain_field(
@@ -146,12 +147,13 @@ Fields<Request> make_fields() {
                    "Number of denoising steps; most samplers allow up to 1000, LCM and TCD up to 50 [20; "
                    "Stable Diffusion, Z-Image and FLUX.2 50, Open-Sora 30, 1.1 100]",
                    sampling, "N", 1}),
-      of_picture(plain_field(&R::guidance_scale,
-                             {"guidance_scale",
-                              "Guidance scale: higher values follow the prompt more closely, 1 (of "
-                              "Z-Image 0) turns guidance off [PixArt 4.5, Stable Diffusion 7.5, XL and "
-                              "Z-Image 5, FLUX.2 4, Open-Sora 7]",
-                              sampling, "X", 0})),
+      of_picture(
+          plain_field(&R::guidance_scale,
+                      {"guidance_scale",
+                       "Guidance scale: higher values follow the prompt more closely, 1 (Z-Image: 0) turns "
+                       "guidance off [PixArt 4.5, Stable Diffusion 7.5, XL and Z-Image 5, FLUX.2 4, "
+                       "Open-Sora 7]",
+                       sampling, "X", 0})),
       plain_field(&R::guidance_rescale,
                   {"guidance_rescale", "Guidance rescale factor [0]", sampling, "X", 0, 1}),
       plain_field(

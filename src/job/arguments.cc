@@ -38,17 +38,16 @@ FieldInfo config_info() {
 }
 
 FieldInfo variant_info() {
-  return {
-      "variant",
-      "Load the weights of this variant where the model has them: fp16 loads model.fp16.safetensors [none; "
-      "fp16 if the model has no other weights]",
-      FieldGroup::kModel, "NAME"};
+  return {"variant",
+          "Load the weights of this variant if the model has them: fp16 loads "
+          "model.fp16.safetensors [none; fp16 if the model has no other weights]",
+          FieldGroup::kModel, "NAME"};
 }
 
 FieldInfo threads_info() {
   return {"threads",
-          "Threads of each rank [1 where ranks share a host, else as many as there are cores that other "
-          "programs leave]",
+          "Threads of each rank [1 if ranks share a host, otherwise the number of cores that other "
+          "programs leave free]",
           FieldGroup::kMachine,
           "N",
           1,
@@ -66,12 +65,13 @@ const Fields<RunOptions>& run_fields() {
                                 "or an image, a video or latents "
                                 "that tessera wrote (not a GIF); other options replace its values",
                                 FieldGroup::kPrompt, "FILE"}),
-      plain_field(&O::output, {"output",
-                               "Output file: .png, .jpg or .webp; of videos .mp4, .webm, .gif or .png; - "
-                               "for a PNG on standard output; %d or %03d in a name stands for the number "
-                               "of the image or video, %% for a percent sign [out.png; out.mp4 for a video; "
-                               "out.safetensors for latents]",
-                               output, "FILE"}),
+      plain_field(&O::output,
+                  {"output",
+                   "Output file: .png, .jpg or .webp; for videos .mp4, .webm, .gif or .png; - for a PNG "
+                   "on standard output; %d or %03d in a name stands for the number of the image or "
+                   "video, %% for a percent sign [out.png; out.mp4 for a video; out.safetensors for "
+                   "latents]",
+                   output, "FILE"}),
       plain_field(&O::report,
                   {"report", "Write a JSON report of settings, times and memory", output, "FILE"}),
       plain_field(&O::timeline, {"timeline", "Write a timeline of all ranks for Perfetto (ui.perfetto.dev)",
@@ -92,19 +92,19 @@ const Fields<RunOptions>& run_fields() {
       plain_field(&O::machine,
                   {"machine",
                    "Machine file, or the name of a machine that ships, by which the run is planned "
-                   "(docs/planning.md) [none; where a plan chooses the layout, this host, measured once]",
+                   "(docs/planning.md) [none; if a plan chooses the layout, this host, measured once]",
                    FieldGroup::kMachine, "FILE"}),
       choice_field<O, std::optional<std::string>, std::string>(
           &O::parallel,
           {"parallel",
-           "auto: a plan chooses the layout in which all ranks finish the request soonest, in place of "
-           "degrees",
+           "auto: let a plan choose the layout in which all ranks finish the request soonest, "
+           "instead of giving degrees",
            FieldGroup::kDegrees, ""},
           {{"auto", "auto"}}),
       plain_field(&O::max_staleness,
                   {"max_staleness",
-                   "How old the activations of other ranks that a planned layout works with may be: none "
-                   "(exact results), any, or a number of steps [none]",
+                   "Allowed staleness of activations from other ranks in a planned layout: none (exact "
+                   "results), any, or a number of steps [none]",
                    FieldGroup::kDegrees, "none|any|N"})};
   return fields;
 }

@@ -310,7 +310,9 @@ void require_references(const Job& job) {
   const auto require = [](const std::string& file, const std::string& path, const char* name) {
     std::error_code code;
     if (!std::filesystem::exists(path, code))
-      input_error(file, "its reference '{}' is not here; run it in the folder of that, or say where with {}",
+      input_error(file,
+                  "its reference '{}' is not here; run it in the folder of that file, or give its path "
+                  "with {}",
                   path, field(name));
   };
   if (const auto& file = job.arguments.names_from) {

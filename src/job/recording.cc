@@ -43,9 +43,11 @@ void require_recordable(const Job& job) {
   require_one_part(job.settings);
   if (const int64_t groups = plan::groups_of(job.settings, job.layout); groups > 1)
     usage_error(field("record"),
-                "takes the pictures of one group, and these make {} groups; ask for fewer pictures", groups);
+                "records the pictures of a single group, and these make {} groups; ask for fewer "
+                "pictures",
+                groups);
   if (!job.settings.request.device.is_cpu())
-    usage_error(field("record"), "times the operations of CPUs alone; use {} cpu, or {}", field("device"),
+    usage_error(field("record"), "times only operations on CPUs; use {} cpu, or {}", field("device"),
                 field("timeline"));
 }
 

@@ -143,7 +143,7 @@ void require_model(const RunOptions& run, const std::string& path) {
   try {
     engine::find_model_files(run.model, run.config);
   } catch (const Error&) {
-    input_error(path, "its model '{}' is not here; say where with {}", *run.model, field("model"));
+    input_error(path, "its model '{}' is not here; give its path with {}", *run.model, field("model"));
   }
 }
 

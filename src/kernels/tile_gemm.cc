@@ -24,7 +24,7 @@ namespace tessera::kernels {
 namespace {
 
 constexpr int64_t kTileRows = 16;
-constexpr int64_t kTileElements = 512;        // of bf16; half as many of sums
+constexpr int64_t kTileElements = 512;        // in bf16; a tile of sums has half as many
 constexpr int64_t kSide = 32;                 // rows and columns of four tiles of sums, and inputs per step
 constexpr int64_t kStep = 2 * kTileElements;  // elements of x, or of a weight, that four products read
 constexpr int64_t kSums = kSide * kSide;      // elements of four tiles of sums

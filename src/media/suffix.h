@@ -1,4 +1,4 @@
-// Formats by the names of files.
+// Finds the format of a file by its name.
 #pragma once
 
 #include <filesystem>

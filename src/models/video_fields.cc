@@ -11,10 +11,11 @@ constexpr double kMaxFrameInterval = 100;  // a file with the lowest rate can st
 Fields<VideoRequest> make_fields() {
   using R = VideoRequest;
   const FieldGroup video = FieldGroup::kVideo;
-  FieldInfo resolution{"resolution", "Size by name, with an aspect ratio [240p where the model has no size]",
+  FieldInfo resolution{"resolution", "Size by name, with an aspect ratio [240p if the model has no size]",
                        video, "NAME"};
   resolution.choices = video_resolutions();
-  FieldInfo aspect_ratio{"aspect_ratio", "Height to width of a size by name [9:16]", video, "RATIO"};
+  FieldInfo aspect_ratio{"aspect_ratio", "Aspect ratio, height to width, of a size by name [9:16]", video,
+                         "RATIO"};
   aspect_ratio.choices = video_aspect_ratios();
   return {
       plain_field(&R::num_frames,
@@ -46,12 +47,13 @@ Fields<VideoRequest> make_fields() {
            "Which frames of them go where, and how much they may change: groups of part, reference, "
            "its start, start, length and edit ratio, in latent frames, separated by \";\" [none]",
            video, "NUMBERS"})),
-      plain_field(&R::loop, {"loop", "Parts of a long video, each of which continues the one before [1]",
-                             video, "N", 1, kMaxLoops}),
+      plain_field(&R::loop,
+                  {"loop", "Number of parts of a long video, each of which continues the previous one [1]",
+                   video, "N", 1, kMaxLoops}),
       plain_field(&R::condition_frame_length,
                   {"condition_frame_length",
-                   "Latent frames of the part before that a part begins with [5; Open-Sora 1.1 4]", video,
-                   "N", 1, kMaxFrames}),
+                   "Latent frames of the previous part that each part begins with [5; Open-Sora 1.1 4]",
+                   video, "N", 1, kMaxFrames}),
       plain_field(&R::condition_frame_edit,
                   {"condition_frame_edit", "How much these frames may change [0]", video, "X", 0, 1}),
       plain_field(&R::align, {"align",

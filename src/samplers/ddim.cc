@@ -18,8 +18,8 @@ struct Noises {
 
 Noises noises(double alpha_cumprod, double next_alpha_cumprod, double eta) {
   if (eta == 0) return {0, std::sqrt(1 - next_alpha_cumprod)};
-  // Uses float32 and the operations of diffusers: from pure noise, eta = 1 leaves only their rounding error
-  // for epsilon, which must not be negative.
+  // Uses float32 and the operations of diffusers: from pure noise with eta = 1, only their rounding error
+  // remains for epsilon, and it must not become negative.
   const at::Tensor product = at::scalar_tensor(alpha_cumprod, at::kFloat);
   const at::Tensor next = at::scalar_tensor(next_alpha_cumprod, at::kFloat);
   const at::Tensor fresh = ((1 - next) / (1 - product) * (1 - product / next)).pow(0.5) * eta;

@@ -139,7 +139,7 @@ def test_the_hardware_of_several_traces(box):
         assert row["num_inference_steps"] == 9 and row["imbalance"] == alone["imbalance"], row
         if row["world_size"] > 1:
             ratio = f"{row['imbalance']:.2f}"
-            said = "All ranks compute as long, within 1 %\n" if ratio == "1.00" else f" computes longest, {ratio} times the mean of all\n"
+            said = "All ranks compute equally long, within 1 %\n" if ratio == "1.00" else f" computes longest, {ratio} times the mean of all\n"
             assert said in box.run("analyze", "hardware", row["trace"], "--machine", "l40").out, (said, row)
         sent = {}
         for rank in range(row["world_size"]):
@@ -267,7 +267,7 @@ def test_hardware_as_csv(box):
 
 def test_the_published_machine_has_no_link(box):
     tx8 = ["analyze", "hardware", "--machine", "tx8", *VIDEO]
-    box.refuse(2, "tx8.json does not tell the bandwidth of its link 'die-to-die'", *tx8, "--dies", "16")
+    box.refuse(2, "tx8.json does not give the bandwidth of its link 'die-to-die'", *tx8, "--dies", "16")
     found = analysis(box, "tx8", *VIDEO, "--dies", "16", "--link-gb-per-s", "50")
     assert abs(found["exchange_seconds"] / (found["exchange_bytes"] / 50e9) - 1) < 1e-9, found
 

@@ -139,7 +139,7 @@ def test_this_host_is_measured_once(box):
     poor = json.loads(kept)
     poor["calibration"] |= {"operations": 5, "all_operations": 63}
     file.write_text(json.dumps(poor))
-    told = f"by poor measurements of the machine, in which 5 of 63 operations had time ({file}), which you delete to have this host measured"
+    told = f"by poor measurements of the machine, in which 5 of 63 operations had time ({file}); delete it to have this host measured"
     assert told in box.generate(*words, env=fast).err
     file.write_bytes(kept[:len(kept) // 2])
     # Of two runs at once, one measures and the other waits for that.

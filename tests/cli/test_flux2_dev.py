@@ -87,7 +87,7 @@ def test_the_config_of_the_published_dev_alone(box):
     config.write_text(json.dumps({"_class_name": "Flux2Transformer2DModel", "guidance_embeds": True}))
     outcome = box.run("trace", "--model", config, "--dtype", "fp32", "--no-cache", "-o", "t.json")
     assert outcome.code == 0, outcome
-    assert "with what FLUX.2 dev has otherwise: prompts of 512 tokens, FlowMatchEulerDiscreteScheduler, 16 pixels" in outcome.err, outcome
+    assert "with the defaults of FLUX.2 dev: prompts of 512 tokens, FlowMatchEulerDiscreteScheduler, 16 pixels" in outcome.err, outcome
     trace = json.loads((box.folder / "t.json").read_text())
     assert trace["steps"] == 50 and trace["model"] == "Flux2Pipeline", (trace["steps"], trace["model"])
     assert trace["ranks"][0]["weights_bytes"] == [0, 4 * 32_223_281_152, 0], trace["ranks"][0]["weights_bytes"]

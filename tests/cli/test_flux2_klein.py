@@ -53,7 +53,7 @@ def test_pictures_to_edit_in_files_of_a_run(box):
     assert (settings["image"], settings["image_size"], settings["image_index"]) == (["house.png"], ["70x101"], 0), settings
     assert box.report()["settings"]["image"] == [str(house)]
     again = ["generate", "--request", "one.png", "--model", TINY.folder]
-    box.refuse(3, "[one.png] its reference 'house.png' is not here; run it in the folder of that, or say where with --image", *again)
+    box.refuse(3, "[one.png] its reference 'house.png' is not here; run it in the folder of that file, or give its path with --image", *again)
     outcome = box.run(*again, "--image", house, "-o", "again.png")
     assert outcome.code == 0 and read_png(box.folder / "again.png")[2] == read_png(box.folder / "one.png")[2], outcome
     # Another picture has a size of its own.
@@ -171,7 +171,7 @@ def test_the_config_of_a_published_klein_alone(box):
     config.write_text(json.dumps(PUBLISHED))
     outcome = box.run("trace", "--model", config, "--dtype", "fp32", "--no-cache", "-o", "t.json")
     assert outcome.code == 0, outcome
-    assert "with what FLUX.2 klein has otherwise: prompts of 512 tokens, FlowMatchEulerDiscreteScheduler, 16 pixels" in outcome.err, outcome
+    assert "with the defaults of FLUX.2 klein: prompts of 512 tokens, FlowMatchEulerDiscreteScheduler, 16 pixels" in outcome.err, outcome
     trace = json.loads((box.folder / "t.json").read_text())
     assert trace["steps"] == 50 and trace["model"] == "Flux2KleinPipeline", (trace["steps"], trace["model"])
     assert trace["ranks"][0]["weights_bytes"] == [0, 4 * 3_875_544_576, 0], trace["ranks"][0]["weights_bytes"]

@@ -88,7 +88,7 @@ def test_mesh_refuses(box):
     box.refuse(2, "[--world] expected an integer", "mesh", "--world", "all")
     box.refuse(2, "at most 4096", "mesh", "--ulysses-degree", "4096", "--ring-degree", "2")
     box.refuse(2, "unknown option", "mesh", "--nproc", "2")
-    box.refuse(2, "deals the blocks of a --model", "mesh", "--attn-layer-num-for-pp", "1", "1")
+    box.refuse(2, "distributes the blocks of a --model", "mesh", "--attn-layer-num-for-pp", "1", "1")
     box.refuse(2, "give that too", "mesh", "--height", "512")
     box.refuse(2, "--rank-shares 3 1 must be 4 positive numbers, one for each rank", "mesh", "--world", "4", "--ulysses-degree", "4",
                "--rank-shares", "3,1")

@@ -176,7 +176,7 @@ def test_help_and_version(box):
         "Common options", "Prompt", "Image", "Sampling", "Video", "Model", "Output", "Memory", "Machine", "Parallel degrees",
         "Parallel methods", "Launch and messages"], titles
     unwrapped = re.sub(r"\n {20,}", " ", text)  # an option and all of its description on one line
-    for said in (r"--height PIXELS +Image height: a multiple of 8, for PixArt, Z-Image and FLUX.2 of 16, or any with resolution binning; ",
+    for said in (r"--height PIXELS +Image height: a multiple of 8 \(PixArt, Z-Image and FLUX.2: of 16\), or any with resolution binning; ",
                  r"--split-scheme SCHEME .* 1d or 2d$", r"--num-inference-steps N .* 1 or more$"):
         assert re.search(said, unwrapped, re.M), said
     for words in (["--help"], ["generate", "--help"], ["models", "--help"], ["mesh", "--help"], ["compare", "--help"]):

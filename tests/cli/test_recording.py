@@ -91,7 +91,7 @@ def test_a_run_is_recorded_as_a_trace(box):
     box.refuse(2, "[--trace] unknown option; did you mean --timeline?", "generate", "a", "--trace", "x.json")
     box.refuse(2, "[--record]", "generate", "a", "--model", MODEL, *SMALL, "--record", "no/such/run.json")
     many = ["a", "--model", MODEL, "--height", "256", "--width", "256", "--no-resolution-binning", "--num-images-per-prompt", "9"]
-    box.refuse(2, "[--record] takes the pictures of one group, and these make 2 groups", "generate", *many, "--record", "x.json")
+    box.refuse(2, "[--record] records the pictures of a single group, and these make 2 groups", "generate", *many, "--record", "x.json")
     outcome = box.run("trace", *many)
     assert outcome.code == 0 and "pictures: the first of 2 groups, which follow one another" in outcome.err, outcome
     # That a part has to be longer than the frames with which it begins does not matter then.

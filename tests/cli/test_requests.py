@@ -239,14 +239,14 @@ def test_unusable_requests_are_refused(box):
             ('{"prompt": "a", "seed": "x"}', "[request.json] [--seed] expected an integer"),
             ('{"prompt": "a", "height": 0}', "[request.json] [--height] must be from 1 to 16384"),
             ('{"prompt": "a", "device": "tpu"}', "[request.json] [--device] expected cpu"),
-            ('{"prompt": "a", "model": "no-such-model"}', "[request.json] its model 'no-such-model' is not here; say where with --model"),
+            ('{"prompt": "a", "model": "no-such-model"}', "[request.json] its model 'no-such-model' is not here; give its path with --model"),
             ('{"prompt": ', "[request.json]"),
             ("a cat", "[request.json] neither a request in JSON, nor a report, an image, a video or latents"),
             ("", "[request.json] neither a request in JSON, nor a report, an image, a video or latents")):
         (box.folder / "request.json").write_text(text)
         box.refuse(3, needle, "generate", "--request", "request.json")
     box.refuse(3, "[plain.png] holds no settings; give a file that this program wrote", "generate", "--request", "plain.png")
-    box.refuse(3, "[own.png] its model 'tiny-pixart' is not here; say where with --model", "generate", "--request", "own.png")
+    box.refuse(3, "[own.png] its model 'tiny-pixart' is not here; give its path with --model", "generate", "--request", "own.png")
     box.refuse(3, "[none.png] no such file", "generate", "--request", "none.png")
 
 

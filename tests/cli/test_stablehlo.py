@@ -190,7 +190,7 @@ def test_refused_shardings(box):
                "which is no equal part of 2; choose other sizes or degrees, or leave it out for a program of each rank",
                "trace", "a cat", "--model", MODEL, "--height", "80", "--width", "80", "--no-resolution-binning", "--sharding", "sdy",
                "--stablehlo", "p.mlir", "--tensor-parallel-degree", "2", "--sequence-parallel")
-    for stages, why in (("0-0", "end at block 0, and the last block of the model is 1"),
+    for stages, why in (("0-0", "end at block 0, but the last block of the model is 1"),
                         ("1-1", "'1-1' begins at block 1 where block 0 is next"),
                         ("0-0,0-1", "'0-1' begins at block 0 where block 1 is next"),
                         ("", "must be first and last blocks such as 0-13,14-27, got ''"),

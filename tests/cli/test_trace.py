@@ -127,7 +127,7 @@ def test_trace_of_a_denoiser_alone(box):
         for place in (folder / part, folder / part / "config.json", "config.json"):
             out, alone = trace_ranks(box, place, *of_size(pixels[1]))
             assert alone["ranks"] == whole["ranks"] and alone["model"] == whole["model"], (place, out)
-            assert f"the denoiser alone, with what {title} has otherwise: prompts of " in out, out
+            assert f"only the denoiser, with the defaults of {title}: prompts of " in out, out
             assert alone["settings"]["output_type"] == "latent", alone["settings"]
 
 

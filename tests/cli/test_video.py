@@ -235,7 +235,7 @@ def test_files_tell_nothing_of_the_machine(box):
             data = (box.folder / first).read_bytes()
             assert b"circle.png" in data and b"secret" not in data and os.fsencode(box.folder) not in data, name
             again = ["generate", "--request", first, "--model", VIDEO]
-            box.refuse(3, f"[{first}] its reference 'circle.png' is not here; run it in the folder of that, or say where with --reference-path",
+            box.refuse(3, f"[{first}] its reference 'circle.png' is not here; run it in the folder of that file, or give its path with --reference-path",
                        *again)
             if given:
                 outcome = box.run(*again, "--reference-path", circle, "-o", f"b-{name}")

@@ -150,7 +150,7 @@ def test_the_config_of_the_published_transformer_alone(box):
     config = box.folder / "config.json"
     config.write_text(json.dumps(PUBLISHED))
     outcome = box.run("trace", "--model", config, "--dtype", "fp32", "--no-cache", "-o", "t.json")
-    assert outcome.code == 0 and "with what Z-Image has otherwise: prompts of 512 tokens, FlowMatchEulerDiscreteScheduler, 8 pixels" in outcome.err, outcome
+    assert outcome.code == 0 and "with the defaults of Z-Image: prompts of 512 tokens, FlowMatchEulerDiscreteScheduler, 8 pixels" in outcome.err, outcome
     trace = json.loads((box.folder / "t.json").read_text())
     assert trace["steps"] == 50 and trace["model"] == "ZImagePipeline", (trace["steps"], trace["model"])
     assert trace["ranks"][0]["weights_bytes"] == [0, 4 * 6_154_908_736, 0], trace["ranks"][0]["weights_bytes"]

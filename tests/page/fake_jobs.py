@@ -10,7 +10,7 @@ ENDED = ("succeeded", "failed", "cancelled", "expired")
 FIELDS = [
     {"name": "prompt", "type": "texts", "group": "prompt", "default": None, "help": "Text prompt; several prompts give several images or videos"},
     {"name": "negative_prompt", "type": "texts", "group": "prompt", "default": None, "help": "Negative prompt: one for all, or one per prompt (repeat the option) [none]"},
-    {"name": "clean_caption", "type": "flag", "group": "prompt", "default": True, "help": "Remove links, markup and other web-page residue from prompts [on where the model supports it]"},
+    {"name": "clean_caption", "type": "flag", "group": "prompt", "default": True, "help": "Remove links, markup and other web-page residue from prompts [on if the model supports it]"},
     {"name": "height", "type": "integer", "group": "image", "default": 512, "minimum": 1, "maximum": 2048, "unit": "PIXELS", "help": "Image height: a multiple of 16 [the model's]"},
     {"name": "width", "type": "integer", "group": "image", "default": 512, "minimum": 1, "maximum": 2048, "unit": "PIXELS", "help": "Image width: a multiple of 16 [the model's]"},
     {"name": "seed", "type": "seed", "group": "image", "default": None, "help": "Seed of the random numbers [random]"},

@@ -408,7 +408,7 @@ std::vector<Link> links_of_machine(const Machine& machine, int64_t devices,
   if (gb_per_s) links.front().bandwidth = *gb_per_s * 1e9;
   for (const Link& link : links) {
     if (!link.bandwidth && link.measured.empty() && devices > 1)
-      usage_error(field("link_gb_per_s"), "is needed: {} does not tell the bandwidth of its link '{}'",
+      usage_error(field("link_gb_per_s"), "is needed: {} does not give the bandwidth of its link '{}'",
                   machine.where, link.kind);
   }
   return links;

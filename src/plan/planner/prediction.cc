@@ -140,8 +140,8 @@ Prediction Predictor::predict_denoiser(const parallel::Layout& layout) {
   return prediction;
 }
 
-// Encoding and decoding, without the blocks of the denoiser. Rows are at an edge of the picture or between
-// others; the second rank represents all of the latter.
+// Encoding and decoding, without the blocks of the denoiser. A rank's rows are at an edge of the picture or
+// between those of others; the second rank represents all ranks of the latter kind.
 Schedule Predictor::ends_schedule(const parallel::Layout& layout) {
   const engine::SampleBlocks none([&](int64_t) { return equal_.empty() || layout.displacement; });
   Trace trace;

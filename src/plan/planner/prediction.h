@@ -49,9 +49,9 @@ class Predictor {
   Prediction predict_denoiser(const parallel::Layout& layout);
   void add_ends(const parallel::Layout& layout, Prediction& prediction);
   void add_memory(const parallel::Layout& layout, Prediction& prediction) const;
-  // add_ends() for the fastest way to encode and to decode that `wish` leaves open, which is entered in it
-  // and in `layout`: all ranks of a replica together, which is the default, or one alone. To be preferred to
-  // the default, a way must save a thousandth of the request.
+  // Calls add_ends() for the fastest way to encode and to decode that `wish` leaves open, and writes that way
+  // to `wish` and `layout`: all ranks of a replica together, which is the default, or one rank alone. The
+  // latter is chosen only if it saves a thousandth of the request.
   void choose_ends(parallel::ParallelOptions& wish, parallel::Layout& layout, Prediction& prediction);
 
   // Everything that a request does in the layout, for a fit (plan/planner/fit.h).
