@@ -17,8 +17,9 @@ TINY = ["--model", MODEL, "--dtype", "fp32"]
 def serve(box):
     servers = []
 
-    def start(*words):
-        servers.append(Server(box.program, box.folder.parent, *TINY, *words, cwd=box.folder).start(wait=0))
+    def start(*words, model=MODEL):
+        flags = ["--model", model, "--dtype", "fp32", *words]
+        servers.append(Server(box.program, box.folder.parent, *flags, cwd=box.folder).start(wait=0))
         return servers[-1]
 
     memory = set(os.listdir("/dev/shm"))
@@ -155,4 +156,23 @@ def test_serve_says_what_generate_would_warn_of(serve):
     warnings = server.wait_for(job)["warnings"]
     assert [warning for warning in warnings if warning.startswith("negative_prompt has no effect: guidance_scale is 1")], warnings
     assert [warning for warning in warnings if warning.startswith("[tokenizer] the prompt 'circle ")], warnings
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("model, fields", [
+    ("tiny-pixart", {"max_sequence_length": 20}), ("tiny-sd", {}), ("tiny-sdxl", {"prompt_2": "a red square " * 50}),
+    ("tiny-z-image", {"max_sequence_length": 20}), ("tiny-flux2-klein", {"max_sequence_length": 20}), ("tiny-open-sora", {"num_frames": 1})])
+def test_serve_says_of_which_prompts_generate_would_cut_the_end(box, serve, model, fields):
+    """Each text encoder of a family cuts its own text. Nothing else is refused or silent."""
+    model = ROOT / "tests" / "golden" / model
+    fields = {"height": 64, "width": 64, "num_inference_steps": 2, "seed": 1, **fields}
+    prompt = "a blue circle " * 150
+    words = [word for name, value in fields.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    outcome = box.run("generate", prompt, "--model", model, "--dtype", "fp32", *words, "-o", box.folder.parent / "alone.png")
+    assert outcome.code == 0, outcome
+    expected = [line.removeprefix("warning: ") for line in outcome.err.splitlines() if " is too long: its last " in line]
+    assert len(expected) == 1 + ("prompt_2" in fields), outcome
+    server = serve(model=model)
+    job = server.wait_for(server.submit(**{**fields, "prompt": prompt}))
+    assert job["state"] == "succeeded" and [each for each in job["warnings"] if " is too long: " in each] == expected, job
     assert server.stop() == 0

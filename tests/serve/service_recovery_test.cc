@@ -100,9 +100,11 @@ TEST_F(ServiceTest, WhatAnotherMachineAcceptedNeedsItsMemoryHereToo) {
   options_.memory = {{.name = "this machine", .most = uint64_t{32} << 20}};
   start();
   for (const std::string& id : {first, second}) {
-    wait_for([&] { return find(id)->state == JobState::kFailed; });
-    EXPECT_EQ(find(id)->error->code, "out_of_memory");
-    EXPECT_TRUE(find(id)->error->message.starts_with("the run needs about ")) << find(id)->error->message;
+    wait_for([&] { return state(id) == JobState::kFailed; });
+    const std::optional<JobView> view = find(id);
+    ASSERT_TRUE(view && view->error);
+    EXPECT_EQ(view->error->code, "out_of_memory");
+    EXPECT_TRUE(view->error->message.starts_with("the run needs about ")) << view->error->message;
   }
   EXPECT_EQ(state(small), JobState::kQueued);
   add_world();
