@@ -43,7 +43,8 @@ struct Step {
 };
 
 // While it lives, stages of this thread run only blocks for which `runs` is true and pass the input of other
-// blocks on unchanged, for traces in which equal blocks are traced once (plan/sampled_trace.h).
+// blocks on unchanged, for traces in which equal blocks are traced once (plan/sampled_trace.h). On a rank
+// that is alone, `runs` may throw Cancelled.
 class SampleBlocks {
  public:
   explicit SampleBlocks(std::function<bool(int64_t block)> runs);

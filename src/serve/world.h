@@ -81,6 +81,8 @@ class WorldPort {
   // Returns the orders that have come; waits up to `wait` for one.
   virtual std::vector<WorldOrder> orders(std::chrono::milliseconds wait) = 0;
   virtual void tell(const WorldEvent& event) = 0;
+  // Whether orders() is going to return one that drops the run, without one before it that saves it.
+  virtual bool will_drop(int64_t /*run*/) { return false; }
   // The warnings on this rank since the last call.
   virtual std::vector<std::string> take_warnings() { return {}; }
 };
@@ -95,8 +97,10 @@ inline constexpr std::chrono::milliseconds kBetweenPreviews = std::chrono::milli
 
 // Carries out orders until one ends the world. All ranks of `world`, which is that of `engine`, must call it;
 // `port` is that of rank 0, and null on others. Between the steps of runs an order costs a message to each
-// rank. While there are no runs, rank 0 sends one every `idle` or every second, so that the others, which
-// wait for it without computing, do not reach the timeout of a message.
+// rank. A rank that is alone also looks between the blocks of a step whether its run is to be dropped; with
+// several ranks every step would pay for messages there. While there are no runs, rank 0 sends a message
+// every `idle` or every second, so that the others, which wait for it without computing, do not reach the
+// timeout.
 //
 // An order whose requests are wrong, or unlike those of the current runs, fails alone, and so does a run that
 // lacks memory. Throws Error(kPeer) when ranks are lost, and any failure during messages that has made the

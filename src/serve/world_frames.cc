@@ -1,5 +1,8 @@
 #include "serve/world_frames.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "core/error.h"
 #include "core/json.h"
 
@@ -194,12 +197,28 @@ WorldEvent event_of(const Frame& frame) {
   });
 }
 
+void SocketPort::read(std::chrono::milliseconds wait) {
+  constexpr std::chrono::milliseconds kNotAtAll(0);
+  while (const auto frame = socket_.read(read_.empty() ? wait : kNotAtAll)) read_.push_back(order_of(*frame));
+}
+
 std::vector<WorldOrder> SocketPort::orders(std::chrono::milliseconds wait) {
-  std::vector<WorldOrder> orders;
   socket_.flush();
-  while (const auto frame = socket_.read(orders.empty() ? wait : std::chrono::milliseconds(0)))
-    orders.push_back(order_of(*frame));
+  read(wait);
+  std::vector<WorldOrder> orders(std::make_move_iterator(read_.begin()),
+                                 std::make_move_iterator(read_.end()));
+  read_.clear();
   return orders;
+}
+
+bool SocketPort::will_drop(int64_t run) {
+  using Kind = WorldOrder::Kind;
+  read(std::chrono::milliseconds(0));
+  const auto first = std::ranges::find_if(read_, [&](const WorldOrder& each) {
+    const bool is_of_run = each.run == run && (each.kind == Kind::kDrop || each.kind == Kind::kSave);
+    return is_of_run || each.kind == Kind::kDropAll || each.kind == Kind::kEnd;
+  });
+  return first != read_.end() && first->kind != Kind::kSave;
 }
 
 }  // namespace tessera::serve

@@ -1,6 +1,8 @@
 // Orders and events of a world as frames, and the connection of a world whose front is another process.
 #pragma once
 
+#include <deque>
+
 #include "serve/frames.h"
 #include "serve/world.h"
 
@@ -20,9 +22,13 @@ class SocketPort final : public WorldPort {
   // Throw Error(kPeer) if the front is gone.
   std::vector<WorldOrder> orders(std::chrono::milliseconds wait) override;
   void tell(const WorldEvent& event) override { socket_.send(frame_of(event)); }
+  bool will_drop(int64_t run) override;
 
  private:
+  void read(std::chrono::milliseconds wait);
+
   FrameSocket socket_;
+  std::deque<WorldOrder> read_;  // that orders() has not returned yet
 };
 
 }  // namespace tessera::serve

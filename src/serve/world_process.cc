@@ -71,6 +71,7 @@ class FittingPort final : public WorldPort {
     return socket_.orders(wait);
   }
   void tell(const WorldEvent& event) override { socket_.tell(event); }
+  bool will_drop(int64_t run) override { return socket_.will_drop(run); }
   std::vector<std::string> take_warnings() override { return warnings_.take(); }
 
  private:

@@ -100,6 +100,33 @@ TEST(WorldFrames, RefusesOtherFrames) {
   expect_impossible(What::kFrames, "[1048577, 1048577, 1048577]", "");
 }
 
+TEST(WorldFrames, APortSeesThatARunWillBeDroppedAndStillReturnsTheOrder) {
+  auto [near, far] = FrameSocket::make_pair();
+  FrameSocket front(std::move(near));
+  SocketPort port(std::move(far));
+  const auto send = [&](Kind kind, int64_t run) {
+    front.send(frame_of(WorldOrder{.kind = kind, .run = run, .requests = {}, .saved = {}}));
+  };
+  EXPECT_FALSE(port.will_drop(1));
+  send(Kind::kWatch, 1);
+  send(Kind::kSave, 1);
+  send(Kind::kDrop, 1);
+  send(Kind::kDrop, 2);
+  EXPECT_FALSE(port.will_drop(1));  // it has to be saved first
+  EXPECT_TRUE(port.will_drop(2));
+  EXPECT_FALSE(port.will_drop(3));
+  std::vector<std::pair<Kind, int64_t>> orders;
+  for (const WorldOrder& each : port.orders(std::chrono::seconds(60)))
+    orders.emplace_back(each.kind, each.run);
+  const std::vector<std::pair<Kind, int64_t>> expected = {
+      {Kind::kWatch, 1}, {Kind::kSave, 1}, {Kind::kDrop, 1}, {Kind::kDrop, 2}};
+  EXPECT_EQ(orders, expected);
+  EXPECT_FALSE(port.will_drop(2));
+  EXPECT_TRUE(port.orders(std::chrono::milliseconds(0)).empty());
+  send(Kind::kDropAll, 0);
+  EXPECT_TRUE(port.will_drop(3));
+}
+
 // A front on this thread, and a world of two ranks at the other end of the socket.
 TEST(WorldFramesOfRanks, CarryAWorld) {
   auto [near, far] = FrameSocket::make_pair();

@@ -160,6 +160,40 @@ TEST(WorldOfOneRank, TellsWhatARunWarnsOf) {
   EXPECT_EQ(port.told, expected);
 }
 
+TEST(WorldOfOneRank, EndsAStepBetweenTwoBlocksIfItsRunIsDropped) {
+  class Dropping final : public WorldPort {
+   public:
+    std::vector<WorldOrder> orders(std::chrono::milliseconds /*wait*/) override {
+      if (turn++ == 0) return {begin_order(1, {request_of(1)})};
+      if (looks == 2) {
+        looks = 3;
+        return {plain_order(Kind::kDrop, 1), begin_order(2, {request_of(2)})};
+      }
+      return is_over ? std::vector{plain_order(Kind::kEnd)} : std::vector<WorldOrder>();
+    }
+    void tell(const WorldEvent& event) override {
+      ++told[{event.run, event.kind}];
+      if (event.kind == What::kPicture) picture = event.image;
+      if (event.kind == What::kEnded || event.kind == What::kFailed) is_over = true;
+    }
+    bool will_drop(int64_t run) override {
+      const bool is_in_third = run == 1 && told[{run, What::kStep}] == 3;
+      return is_in_third && ++looks == 2;
+    }
+    int64_t turn = 0, looks = 0;
+    bool is_over = false;
+    Image picture;
+    std::map<std::pair<int64_t, What>, int64_t> told;
+  } port;
+  engine::Engine engine(tiny(), engine::kNoLimit);
+  run_world(engine, {}, {}, &port, std::chrono::milliseconds(1));
+  EXPECT_EQ((port.told[{1, What::kStep}]), 3);  // from 0 to 2
+  EXPECT_EQ((port.told[{1, What::kDropped}]), 1);
+  EXPECT_EQ((port.told[{1, What::kFailed}]) + (port.told[{1, What::kEnded}]), 0);
+  EXPECT_EQ((port.told[{2, What::kEnded}]), 1);
+  EXPECT_EQ(port.picture, lone_pictures(world_cases()[0], {2})[2]);
+}
+
 TEST(WorldOfOneRank, SaysThatItLivesWhileItIsIdle) {
   class Patient final : public WorldPort {
    public:
