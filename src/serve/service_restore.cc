@@ -35,7 +35,8 @@ void Service::restore(const JournalJob& stored, std::map<std::filesystem::path, 
     if (view.request.is_awaited) job->orphaned = now();
     remember(*job);
     jobs_[id] = job;
-    scheduler_.restore(scheduled(*job), stored.attempts, restore_saved(stored, *job, saved));
+    const std::optional<SavedStep> step = restore_saved(stored, *job, saved);
+    scheduler_.restore(scheduled(*job), stored.attempts, step);
     restored_.emplace_back(job, std::get<Admitted>(admitted));
   } catch (const std::exception& error) {
     log_warning("job {} of the journal cannot go on: {}", id, error.what());
@@ -73,6 +74,8 @@ std::optional<SavedStep> Service::restore_saved(const JournalJob& stored, LiveJo
     const RunId run = found->second;
     if (is_new) {
       SavedRunFile file = read_saved_file(stored.saved_file);
+      // So that estimates do not begin anew with the process.
+      if (file.seconds_per_work > 0) estimates_.add_step(job.batch_key, 1, Seconds(file.seconds_per_work));
       saved_[run] = {.slots = std::move(file.slots),
                      .requests = std::move(file.requests),
                      .bytes = std::make_shared<const std::string>(std::move(file.saved))};

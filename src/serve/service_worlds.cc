@@ -362,7 +362,9 @@ void Service::run_saved(RunId id, WorldEvent event) {
   if (saved_.at(id).users == 0) {
     saved_.erase(id);
   } else if (!stored.empty() && !has_files) {
-    journal_->save_step(stored, run.done, write_saved_head(run.slots, run.requests), bytes);
+    SavedRunFile head{.slots = run.slots, .requests = run.requests};
+    if (run.longest > Seconds(0)) head.seconds_per_work = estimates_.step(run.batch_key, 1).count();
+    journal_->save_step(stored, run.done, write_saved_head(head), bytes);
   }
 }
 

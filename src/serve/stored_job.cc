@@ -103,10 +103,10 @@ std::string write_stored_seconds(const JobView& view) {
   return view.seconds ? seconds_json(*view.seconds).dump() : "";
 }
 
-std::string write_saved_head(const std::vector<SavedRunFile::Slot>& slots,
-                             const std::vector<std::string>& requests) {
-  Json json = {{"slots", Json::array()}, {"requests", requests}};
-  for (const SavedRunFile::Slot& each : slots) json["slots"].push_back({each.id, each.pictures});
+std::string write_saved_head(const SavedRunFile& file) {
+  Json json = {
+      {"slots", Json::array()}, {"requests", file.requests}, {"seconds_per_work", file.seconds_per_work}};
+  for (const SavedRunFile::Slot& each : file.slots) json["slots"].push_back({each.id, each.pictures});
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -116,7 +116,8 @@ SavedRunFile read_saved_file(const std::filesystem::path& path) {
   if (end == std::string::npos) input_error(path.string(), "this is no saved run");
   return read_stored(path.string(), bytes.substr(0, end), [&](const Json& json) {
     SavedRunFile file{.requests = json.at("requests").get<std::vector<std::string>>(),
-                      .saved = bytes.substr(end + 1)};
+                      .saved = bytes.substr(end + 1),
+                      .seconds_per_work = json.value("seconds_per_work", 0.0)};
     for (const Json& each : json.at("slots"))
       file.slots.push_back({.id = each.at(0).get<std::string>(), .pictures = each.at(1).get<int64_t>()});
     return file;

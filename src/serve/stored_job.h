@@ -30,10 +30,11 @@ struct SavedRunFile {
   };
   std::vector<Slot> slots = {};  // in the order of the run
   std::vector<std::string> requests = {};
-  std::string saved = {};  // WorldEvent::saved
+  std::string saved = {};       // WorldEvent::saved
+  double seconds_per_work = 0;  // Estimates::step() of its batch key; 0 if it has not been measured
 };
-std::string write_saved_head(const std::vector<SavedRunFile::Slot>& slots,
-                             const std::vector<std::string>& requests);
+// All of it but `saved`.
+std::string write_saved_head(const SavedRunFile& file);
 // Throws Error(kInput) for any other file.
 SavedRunFile read_saved_file(const std::filesystem::path& path);
 

@@ -78,6 +78,10 @@ TEST_F(ServiceTest, AnotherProcessTakesUpTheQueueAndWhatWasSaved) {
   start();
   EXPECT_EQ(state(first), JobState::kQueued);
   EXPECT_EQ(find(second)->outlook->jobs_ahead, 1);
+  // A step takes a second, and what is beside the steps, which has not been measured, as long as one.
+  const double left = 21.0 - static_cast<double>(find(first)->step);
+  EXPECT_NEAR(find(first)->outlook->ends_in.count(), left, 1e-9);
+  EXPECT_NEAR(find(second)->outlook->ends_in.count(), left + 21, 1e-9);
   add_world();
   world().take_orders();
   EXPECT_EQ(count_orders(world(), WorldOrder::Kind::kResume), 1);
