@@ -172,15 +172,16 @@ std::string from_latin1(std::string_view latin1) {
 }
 
 std::string encode_base64(std::string_view bytes) {
-  std::string result;
-  result.reserve((bytes.size() + 2) / 3 * 4);
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t group = 0;
-    const size_t count = std::min<size_t>(3, bytes.size() - i);
-    for (size_t j = 0; j < 3; ++j)
-      group = group << 8 | (j < count ? static_cast<unsigned char>(bytes[i + j]) : 0);
-    for (size_t j = 0; j < 4; ++j) result += j <= count ? kBase64Digits[group >> (18 - 6 * j) & 63] : '=';
-  }
+  std::string result((bytes.size() + 2) / 3 * 4, '=');
+  char* to = result.data();
+  const auto byte = [&](size_t i) -> uint32_t { return static_cast<unsigned char>(bytes[i]); };
+  const auto put = [&](uint32_t group, size_t digits) {
+    for (size_t j = 0; j < digits; ++j) *to++ = kBase64Digits[group >> (18 - 6 * j) & 63];
+  };
+  size_t i = 0;
+  for (; i + 3 <= bytes.size(); i += 3) put(byte(i) << 16 | byte(i + 1) << 8 | byte(i + 2), 4);
+  if (bytes.size() - i == 1) put(byte(i) << 16, 2);
+  if (bytes.size() - i == 2) put(byte(i) << 16 | byte(i + 1) << 8, 3);
   return result;
 }
 

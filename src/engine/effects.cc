@@ -126,8 +126,10 @@ const std::vector<Condition>& conditions() {
 }  // namespace
 
 bool uses_field(const Model& model, const std::string& sampler, const std::string& name) {
-  if (!families_with(name).empty()) return contains(model.family->own_fields, name);
-  return samplers_with(name).empty() || (!model.family->has_own_sampler() && sampler_uses(sampler, name));
+  const auto has_it = [&](const auto& each) { return contains(each.own_fields, name); };
+  if (std::ranges::any_of(models::families(), has_it)) return has_it(*model.family);
+  return std::ranges::none_of(samplers::known_samplers(), has_it) ||
+         (!model.family->has_own_sampler() && sampler_uses(sampler, name));
 }
 
 void require_used_fields(const Request& request, const Model& model, const std::string& sampler) {

@@ -112,10 +112,17 @@ ImageText Encoder::text_of(const job::Job& base, const engine::Settings& setting
   return job::png_text(with_settings(base, settings), index);
 }
 
-const job::Job& Encoder::plan(const std::string& job, const engine::Request& request) {
+// The others are made while their run decodes those before.
+ImageText Encoder::Plan::text(int64_t index) const {
+  return index == 0 ? first : job::png_text(job, index);
+}
+
+const Encoder::Plan& Encoder::plan(const std::string& job, const engine::Request& request) {
   const auto found = jobs_.find(job);
   if (found != jobs_.end()) return found->second;
-  return jobs_.emplace(job, with_settings(base_, engine::resolve(request, base_.model))).first->second;
+  Plan plan{.job = with_settings(base_, engine::resolve(request, base_.model)), .first = {}};
+  plan.first = job::png_text(plan.job, 0);
+  return jobs_.emplace(job, std::move(plan)).first->second;
 }
 
 void Encoder::expect(const std::string& job, const engine::Request& request) {
@@ -130,8 +137,7 @@ void Encoder::expect(const std::string& job, const engine::Request& request) {
 void Encoder::encode(Picture picture, Image image, Done done) {
   run([this, picture = std::move(picture), image = std::move(image), done = std::move(done)] {
     Made made = made_by([&] {
-      const job::Job& job = plan(picture.job, picture.request);
-      return encode_picture(picture.suffix, image, job::png_text(job, picture.index));
+      return encode_picture(picture.suffix, image, plan(picture.job, picture.request).text(picture.index));
     });
     post_([done, made = std::move(made)] { done(made); });
   });
@@ -164,16 +170,15 @@ Encoder::File Encoder::add(const Picture& picture, const VideoFrames& frames) {
     const Image image{.height = frames.height,
                       .width = frames.width,
                       .pixels = {frames.pixels.begin(), frames.pixels.end()}};
-    const job::Job& job = plan(picture.job, picture.request);
-    return encode_picture(picture.suffix, image, job::png_text(job, picture.index));
+    return encode_picture(picture.suffix, image, plan(picture.job, picture.request).text(picture.index));
   }
   Video& video = videos_[{picture.job, picture.index}];
   if (frames.first == 0) {  // also for a run that has started over
     video.writer.reset();
     video.seconds = 0;
     video.path = folder_ / fmt::format("{}.{}{}", picture.job, picture.index, picture.suffix);
-    const job::Job& job = plan(picture.job, picture.request);
-    video.writer.emplace(video.path, job::video_format(job.settings, job::png_text(job, picture.index)));
+    const Plan& planned = plan(picture.job, picture.request);
+    video.writer.emplace(video.path, job::video_format(planned.job.settings, planned.text(picture.index)));
   }
   if (!video.writer) input_error("video", "its beginning is missing");
   File file = timed([&]() -> std::shared_ptr<const std::string> {

@@ -73,14 +73,20 @@ class Encoder {
     double seconds = 0;  // the time it has taken so far
   };
   void work();
-  const job::Job& plan(const std::string& job, const engine::Request& request);
+  // What the files of a job are made of.
+  struct Plan {
+    job::Job job;
+    ImageText first;  // of its first picture
+    ImageText text(int64_t index) const;
+  };
+  const Plan& plan(const std::string& job, const engine::Request& request);
   File add(const Picture& picture, const VideoFrames& frames);
 
   const job::Job base_;
   const std::filesystem::path folder_;
   const Post post_;
   std::map<std::pair<std::string, int64_t>, Video> videos_;  // used only by the thread, as is the next member
-  std::map<std::string, job::Job> jobs_;
+  std::map<std::string, Plan> jobs_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;

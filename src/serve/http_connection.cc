@@ -371,8 +371,8 @@ void Connection::answer(const HttpRequest& request, HttpResponse response) {
   if (!response.content_type.empty()) headers.emplace_back("Content-Type", response.content_type);
   headers.emplace_back("Connection", keeps_alive_ ? "keep-alive" : "close");
   if (method_ == "HEAD") content = std::make_unique<Content>();
-  served(request);
   write(write_head(response.status, headers, date()), std::move(content));
+  served(request);  // so that no client waits for the log
 }
 
 void Connection::served(const HttpRequest& request) {
@@ -451,8 +451,8 @@ void Connection::begin_events(const HttpRequest& request) {
   }
   headers.emplace_back("Connection", keeps_alive_ ? "keep-alive" : "close");
   pending_ = write_head(200, headers, date());
-  served(request);
   write_events();
+  served(request);
 }
 
 void Connection::send(std::string_view text) {

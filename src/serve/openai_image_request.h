@@ -28,9 +28,9 @@ void require_model(ApiFields& fields, const ModelTraits& model);
 
 // "1024x768": the size of a job's pictures.
 std::string size_text(const JobView& job);
-// The object that answers with the pictures of a job that has succeeded, which are in `files`, and the events
+// The JSON that answers with the pictures of a job that has succeeded, which are in `files`, and the events
 // of a stream. `url` is where the results are, without their numbers.
-OrderedJson image_answer(const ImageCall& call, const JobView& job,
+std::string image_answer(const ImageCall& call, const JobView& job,
                          const std::vector<std::shared_ptr<const std::string>>& files,
                          const std::string& url);
 OrderedJson partial_image_event(const ImageCall& call, const JobView& job, int64_t image, int64_t partial,

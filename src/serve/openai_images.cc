@@ -96,7 +96,7 @@ class ImageAnswer : public std::enable_shared_from_this<ImageAnswer> {
     if (call_.with_bytes && !are_whole(all)) return fail(lost());
     const std::string url =
         fmt::format("{}/v1/images/{}/content", base_url(exchange_->request()), job_->view().id);
-    HttpResponse response = json_response(image_answer(call_, job_->view(), all, url));
+    HttpResponse response{.body = image_answer(call_, job_->view(), all, url) + "\n"};
     if (job_->view().seconds)
       response.headers.emplace_back("Server-Timing", server_timing(*job_->view().seconds));
     exchange_->respond(std::move(response));

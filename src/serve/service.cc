@@ -376,9 +376,6 @@ void Service::end(const JobPtr& job, JobState state, std::optional<JobError> err
   view.expires = *view.ended + options_.journal.time_to_live;
   view.error = std::move(error);
   job->run.reset();
-  encoder_->forget(id);
-  remove_uploads(view.request.request.images);
-  remove_uploads(view.request.request.video.reference_paths);
   if (view.request.is_stored && state != JobState::kSucceeded)
     journal_->record({.id = id,
                       .state = state,
@@ -387,8 +384,11 @@ void Service::end(const JobPtr& job, JobState state, std::optional<JobError> err
                       .started = view.started});
   metrics_->jobs.add({view.request.api, std::string(name_of(state))});
   metrics_->job_seconds.observe({view.request.api}, (now() - job->created).count());
-  tell(job, JobUpdate::Kind::kState);
+  tell(job, JobUpdate::Kind::kState);  // before what no client waits for
   job->files.clear();
+  encoder_->forget(id);
+  remove_uploads(view.request.request.images);
+  remove_uploads(view.request.request.video.reference_paths);
 }
 
 void Service::drain() {

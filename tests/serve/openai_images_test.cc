@@ -50,6 +50,7 @@ TEST_F(OpenAiImages, AnswerHasTheFileAndItsAddress) {
   ASSERT_EQ(exchange->status(), 200);
   const Json answer = exchange->json();
   EXPECT_EQ(answer["data"][0]["b64_json"], encode_base64("first"));
+  EXPECT_EQ(answer["data"][1]["b64_json"], encode_base64("second"));
   EXPECT_EQ(answer["data"][1]["url"], "http://here:1234/v1/images/job0/content?index=1");
   EXPECT_EQ(answer["data"][1]["seed"], 1000);
   EXPECT_EQ(answer["created"], 1'700'000'000);
