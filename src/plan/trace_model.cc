@@ -34,15 +34,42 @@ engine::Settings with_steps(engine::Settings settings, int64_t steps) {
   return settings;
 }
 
-at::Tensor encode_and_denoise(engine::RunContext& run, GraphRecorder* graph, bool encodes) {
+// One rank of a run, on the meta device.
+struct MetaRun {
+  MetaRun(const engine::Settings& all_settings, const engine::Model& model, const parallel::Layout& layout,
+          int64_t rank, int64_t steps, bool constants_are_shapes)
+      : device(all_settings.request.device.type()),
+        constants(constants_are_shapes),
+        settings(with_steps(all_settings, steps)),
+        world(comm::recording_world(rank, parallel::Mesh(layout.sizes).world_size())),
+        ranks(world, layout),
+        components(model, 0),
+        run(std::span(&settings, 1), model, components, ranks, {}, engine::Agreeing::kNobody) {}
+
+  const c10::InferenceMode inference_mode;
+  const MetaStandsFor device;
+  const ConstantsAreShapes constants;
+  const engine::Settings settings;
+  comm::World world;
+  const parallel::Ranks ranks;
+  engine::ComponentCache components;
+  engine::RunContext run;
+};
+
+void encode_quietly(engine::RunContext& run) {
+  const SuppressLog suppress_log;  // the prompt that represents the longest one is truncated
+  engine::encode(run);
+}
+
+at::Tensor encode_and_denoise(engine::RunContext& run, GraphRecorder* graph,
+                              const std::vector<models::Conditioning>* prompts) {
   std::shared_ptr<models::Denoiser> denoiser;  // held, so that it is loaded once
-  if (encodes && encodes_prompts(run.model)) {
-    const SuppressLog suppress_log;  // the prompt that represents the longest one is truncated
-    engine::encode(run);
+  if (prompts == nullptr && encodes_prompts(run.model)) {
+    encode_quietly(run);
     engine::encode_references(run);
   } else {
     denoiser = run.load<models::Denoiser>(engine::kDenoiser, engine::Phase::kLoadDenoiser);
-    run.prompts = longest_prompts(run, *denoiser);
+    run.prompts = prompts != nullptr ? *prompts : longest_prompts(run, *denoiser);
     run.reference_latents = engine::empty_references(run);
   }
   if (graph != nullptr) {
@@ -94,28 +121,37 @@ bool encodes_prompts(const engine::Model& model) {
   return type_at(model.folder / "tokenizer") != std::filesystem::file_type::not_found;
 }
 
+std::optional<std::vector<models::Conditioning>> encode_prompts(const engine::Settings& settings,
+                                                                const engine::Model& model) {
+  if (!encodes_prompts(model)) return std::nullopt;
+  parallel::Layout one_rank;
+  one_rank.stage_blocks = {model.shape.blocks};
+  MetaRun meta(settings, model, one_rank, 0, 1, /*constants_are_shapes=*/true);
+  try {
+    engine::prepare(meta.run);
+    encode_quietly(meta.run);
+  } catch (const engine::SettledEnd& end) {
+    std::rethrow_exception(end.cause);
+  }
+  return std::move(meta.run.prompts);
+}
+
 RankTrace trace_rank(const engine::Settings& settings, const engine::Model& model,
                      const parallel::Layout& layout, int64_t rank, int64_t steps,
                      const TraceOptions& options) {
-  const c10::InferenceMode inference_mode;
-  const MetaStandsFor device(settings.request.device.type());
-  // A graph includes the contents of constants.
-  const ConstantsAreShapes constants(!options.keeps_graph && !options.names_roles);
   RankTrace trace{.rank = rank, .events = {}};
-  comm::World world = comm::recording_world(rank, parallel::Mesh(layout.sizes).world_size());
-  const engine::Settings traced = with_steps(settings, steps);
-  const parallel::Ranks ranks(world, layout);
-  engine::ComponentCache components(model, 0);
-  engine::RunContext run(std::span(&traced, 1), model, components, ranks, {}, engine::Agreeing::kNobody);
+  // A graph includes the contents of constants.
+  MetaRun meta(settings, model, layout, rank, steps, !options.keeps_graph && !options.names_roles);
+  engine::RunContext& run = meta.run;
   try {
     engine::prepare(run);
     std::optional<GraphRecorder> graph;
     if (options.names_roles || options.keeps_graph) graph.emplace(/*is_program=*/false);
-    Recorder recorder(world, trace);
+    Recorder recorder(meta.world, trace);
     recorder.follow(run.observer());
     std::optional<GraphTracer> tracer;
     if (graph) tracer.emplace(recorder, *graph, denoiser_folder(model)).follow(run.observer());
-    engine::decode(run, encode_and_denoise(run, graph ? &*graph : nullptr, options.encodes));
+    engine::decode(run, encode_and_denoise(run, graph ? &*graph : nullptr, options.prompts));
     run.next_turn();
     engine::output_latents(run);
     if (options.blocks != nullptr) *options.blocks = recorder.blocks();

@@ -2,6 +2,9 @@
 // Weights are not read.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "engine/model.h"
 #include "engine/request.h"
 #include "engine/run_context.h"
@@ -26,11 +29,17 @@ bool encodes_prompts(const engine::Model& model);
 struct TraceOptions {
   bool keeps_graph = false;  // that of the denoiser (plan/graph_trace.h)
   bool names_roles = true;   // whether the role of attention is determined from the values that it computes
-  bool encodes = true;       // whether prompts are encoded, if there is a tokenizer
+  // The results of encode_prompts(), with which the prompts are not encoded again.
+  const std::vector<models::Conditioning>* prompts = nullptr;
   // Receives the block of the denoiser in which each event happens, or -1; unlike OperationEvent::block, this
   // includes collectives and waits.
   std::vector<int64_t>* blocks = nullptr;
 };
+
+// Returns what the text encoders make of the prompts of a run, on the meta device and as long as these
+// prompts are; nothing if encodes_prompts() is false. Throws as loading does.
+std::optional<std::vector<models::Conditioning>> encode_prompts(const engine::Settings& settings,
+                                                                const engine::Model& model);
 
 // Traces `steps` steps of a run of `settings` on `rank`, including the encoding of all prompts before them
 // and the decoding after them, for the first group of its pictures (engine/groups.h). Throws as loading does.

@@ -290,6 +290,29 @@ TEST(Planner, GivesASlowDeviceLess) {
   }
 }
 
+// A denoiser attends to as many tokens as the prompts have, as in a trace of all that a run does.
+TEST(Planner, CountsTheTokensOfPrompts) {
+  Machine machine = shipped("l20");
+  for (auto& [dtype, rate] : machine.gemm_rates) rate /= 1e6;  // products take almost all of the time
+  OperationCosts costs(machine);
+  parallel::Layout alone;
+  alone.stage_blocks = {engine::tiny().shape.blocks};
+  const auto seconds = [&](const std::string& prompt) {
+    const engine::Settings settings =
+        engine::resolve(engine::tiny_request(32, 32, 1, {prompt}), engine::tiny());
+    Trace whole{.model = "tiny", .settings = {}, .steps = 4, .traced_steps = 1, .ranks = {}};
+    whole.ranks.push_back(trace_rank(settings, engine::tiny(), alone, 0, 1));
+    const RunCosts run =
+        run_costs(schedule_of(whole, costs, "test"), 4, costs_on(machine, machine.links, 1), "test");
+    Predictor predictor(settings, engine::tiny(), machine, machine.links);
+    const double denoise = predictor.predict_denoiser(alone).denoise;
+    EXPECT_NEAR(denoise / run.phase_seconds(Phase::kDenoise), 1, 1e-6) << prompt;
+    return denoise;
+  };
+  EXPECT_LT(seconds("a"),
+            0.9 * seconds("a long prompt of many more words, as people write them for pictures"));
+}
+
 MeasuredRun run_of(const std::vector<std::pair<WorkKind, double>>& work, double seconds) {
   MeasuredRun run{.name = "run", .seconds = seconds, .pieces = {}};
   Schedule schedule;

@@ -72,7 +72,8 @@ Predictor::Predictor(const engine::Settings& settings, const engine::Model& mode
       busy_devices_(busy_devices),
       costs_(machine),
       links_(std::move(links)),
-      equal_(equal_blocks(settings, model)),
+      prompts_(encode_prompts(settings, model)),
+      equal_(equal_blocks(settings, model, prompts())),
       rough_least_(settings, model, costs_, links_, are_equal(equal_), sampler(), LeastTime::Detail::kRough),
       least_(settings, model, costs_, links_, are_equal(equal_), sampler(), LeastTime::Detail::kFull) {}
 
@@ -99,7 +100,7 @@ SampledRanks Predictor::sample(const parallel::Layout& layout) {
   const int64_t steps = steps_to_trace(settings_, layout);
   SampledRanks ranks;
   ranks.trace.world_size = parallel::Mesh(layout.sizes).world_size();
-  SampledTraces traces(settings_, model_, layout, steps, equal_);
+  SampledTraces traces(settings_, model_, layout, steps, equal_, prompts());
   for (const int64_t rank : representatives(layout, all_differ(layout), ranks.stands_for)) {
     SampledTrace sampled = traces.of(rank);
     ranks.trace.ranks.push_back(std::move(sampled.trace));

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "engine/model.h"
@@ -68,6 +69,7 @@ class Predictor {
   struct Ends {
     double encode = 0, decode = 0;
   };
+  const std::vector<models::Conditioning>* prompts() const { return prompts_ ? &*prompts_ : nullptr; }
   const Ends& ends(const parallel::Layout& layout);
   const Ends& other_ends(const parallel::ParallelOptions& wish, const parallel::Layout& layout);
   Schedule ends_schedule(const parallel::Layout& layout);
@@ -85,6 +87,7 @@ class Predictor {
   int64_t busy_devices_;
   OperationCosts costs_;
   std::vector<Link> links_;
+  std::optional<std::vector<models::Conditioning>> prompts_;
   std::vector<int64_t> equal_;
   LeastTime rough_least_, least_;
   std::map<std::vector<int64_t>, Ends> ends_;  // by the settings that they depend on

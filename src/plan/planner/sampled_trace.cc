@@ -109,12 +109,13 @@ void move_to(RankTrace& trace, int64_t rank, const parallel::Layout& layout) {
 
 }  // namespace
 
-std::vector<int64_t> equal_blocks(const engine::Settings& settings, const engine::Model& model) {
+std::vector<int64_t> equal_blocks(const engine::Settings& settings, const engine::Model& model,
+                                  const std::vector<models::Conditioning>* prompts) {
   if (!model.shape.has_streams) return {};
   parallel::Layout layout;
   layout.stage_blocks = {model.shape.blocks};
   const RankTrace trace = trace_rank(without_decoding(settings), model, layout, 0, 1,
-                                     {.names_roles = false, .encodes = false, .blocks = nullptr});
+                                     {.names_roles = false, .prompts = prompts, .blocks = nullptr});
   std::vector<std::string> signatures(static_cast<size_t>(model.shape.blocks));
   for (const Event& event : trace.events) {
     const int64_t block = block_of(event);
@@ -176,8 +177,9 @@ void repeat_tasks(RankSchedule& rank, const std::vector<Repeat>& repeats) {
 }
 
 SampledTraces::SampledTraces(const engine::Settings& settings, const engine::Model& model,
-                             const parallel::Layout& layout, int64_t steps, const std::vector<int64_t>& equal)
-    : settings_(settings), model_(model), layout_(layout), steps_(steps), equal_(equal) {}
+                             const parallel::Layout& layout, int64_t steps, const std::vector<int64_t>& equal,
+                             const std::vector<models::Conditioning>* prompts)
+    : settings_(settings), model_(model), layout_(layout), steps_(steps), equal_(equal), prompts_(prompts) {}
 
 SampledTraces::Sample SampledTraces::run(int64_t rank, const std::vector<int64_t>& kinds) const {
   const Range own = stage_of(layout_, rank, static_cast<int64_t>(equal_.size()));
@@ -189,7 +191,7 @@ SampledTraces::Sample SampledTraces::run(int64_t rank, const std::vector<int64_t
                        [&](const auto& each) { return each.second == block; });
   });
   sample.trace = trace_rank(without_decoding(settings_), model_, layout_, rank, steps_,
-                            {.names_roles = false, .encodes = false, .blocks = &sample.blocks});
+                            {.names_roles = false, .prompts = prompts_, .blocks = &sample.blocks});
   return sample;
 }
 
@@ -197,7 +199,7 @@ SampledTrace SampledTraces::of(int64_t rank) {
   // In one step, displaced patches exchange what the next step uses, outside its blocks.
   if (equal_.empty() || layout_.displacement)
     return {trace_rank(without_decoding(settings_), model_, layout_, rank, steps_,
-                       {.names_roles = false, .encodes = false, .blocks = nullptr}),
+                       {.names_roles = false, .prompts = prompts_, .blocks = nullptr}),
             {}};
   const std::vector<int64_t> kinds = kinds_of(layout_, rank, equal_);
   std::map<int64_t, int64_t> counts;  // by kind

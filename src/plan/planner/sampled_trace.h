@@ -17,8 +17,9 @@ namespace tessera::plan {
 
 // Which blocks of a denoiser are equal: for each block, the first one that does the same operations on the
 // same shapes. The list is empty for a model whose blocks cannot be divided (a U-Net): none of them count as
-// equal.
-std::vector<int64_t> equal_blocks(const engine::Settings& settings, const engine::Model& model);
+// equal. `prompts` as in TraceOptions.
+std::vector<int64_t> equal_blocks(const engine::Settings& settings, const engine::Model& model,
+                                  const std::vector<models::Conditioning>* prompts);
 
 // The kinds, by equal_blocks(), of the blocks of a middle stage, in order: two such stages of a layout with
 // the same kinds do the same. Empty for any other rank.
@@ -46,14 +47,15 @@ struct SampledRanks {
   std::vector<size_t> stands_for;            // by rank of the world, as in make_schedule()
 };
 
-// Traces ranks of a layout as trace_rank() does, but only the denoiser, with prompts of the maximum length,
-// without encoding and decoding. Roles of attention and weights of repeated blocks are left out, and the
+// Traces ranks of a layout as trace_rank() does, but only the denoiser: without decoding, and without
+// encoding if `prompts` are given. Roles of attention and weights of repeated blocks are left out, and the
 // memory at an event is that of a rank whose repeated blocks leave nothing behind.
 class SampledTraces {
  public:
-  // All arguments must outlive it. `equal` comes from equal_blocks().
+  // All arguments must outlive it. `equal` comes from equal_blocks(); `prompts` as in TraceOptions.
   SampledTraces(const engine::Settings& settings, const engine::Model& model, const parallel::Layout& layout,
-                int64_t steps, const std::vector<int64_t>& equal);
+                int64_t steps, const std::vector<int64_t>& equal,
+                const std::vector<models::Conditioning>* prompts);
 
   // Middle stages do the same with other blocks and peers, so one of them runs.
   SampledTrace of(int64_t rank);
@@ -71,6 +73,7 @@ class SampledTraces {
   const parallel::Layout& layout_;
   int64_t steps_;
   const std::vector<int64_t>& equal_;
+  const std::vector<models::Conditioning>* prompts_;
   std::map<std::vector<int64_t>, Sample> between_;  // for middle stages, by their kinds of blocks
 };
 
