@@ -4,7 +4,7 @@ seconds of the request (encoding, denoising and decoding; a plan does not includ
 
 Shared hosts change their speed within minutes. So the machine is calibrated before and after each model and size, unless --machine names
 a file, and planned seconds are the means of both; all layouts run once a round.
-The models have random weights and the widths of PixArt-Sigma-XL, SDXL and Open-Sora 1.2, with few blocks. A measured step is the median
+The models have random weights and the widths of PixArt-Sigma-XL, SDXL and Open-Sora 1.2, with few blocks or all. A measured step is the median
 of those of all rounds, as a calibration takes that of its times, and a part of a request that of its rounds. A run during which other
 programs took more than --others of a core is repeated, and the least disturbed counts. Memory is that of the process less that of a run
 of the smallest model that ships on as many ranks: ranks are forks, which have fewer pages of the libraries.
@@ -29,7 +29,7 @@ TITLES = {"pixart": "PixArt-Sigma-XL", "sdxl": "SDXL's U-Net", "open-sora": "STD
 SIZES = {"pixart": ["256x256", "512x512"], "sdxl": ["256x256", "384x384"], "open-sora": ["144x256x17", "192x336x17"]}
 BLOCKS = {"pixart": 8, "sdxl": 1, "open-sora": 2}  # as in models.LAYERS
 LATENT = ["--output-type", "latent"]
-FIGURES = ("step", "request", "memory")
+SCALES = {"step": 1, "request": 1, "memory": 2**30}
 
 
 def layouts(family):
@@ -173,8 +173,38 @@ def calibrated(args, family, size, when):
     return path
 
 
+def model_of(args, family):
+    blocks = models.LAYERS[family] if args.all_blocks else BLOCKS[family]
+    return models.folder_with(family, blocks, args.text_layers, args.models_folder)
+
+
+def memory_rows(args, family, size, report, empty):
+    """What each layout holds; the runs have as few steps as show that, and other programs may run meanwhile."""
+    rows = []
+    for name, flags in layouts(family).items():
+        steps = 3 if "PipeFusion" in name else 2 if "displaced" in name else 1
+        request = request_flags(family, model_of(args, family), size, steps, args.dtype)
+        told = plan(args, args.machine, request, flags or ["--devices", "1"], prompts_of(flags))
+        if told is None:
+            continue
+        suffix = ".mp4" if family == "open-sora" else ".png"
+        command = [str(TESSERA), "generate", *prompts_of(flags), *request, *flags, "--threads", "1", "--seed", "1", "-q", "-o"]
+        held = memory_of(generate([*command, str(report.with_name("picture%d" + suffix))], report)) - empty[len(flags) > 0]
+        for left in report.parent.glob("picture*"):
+            left.unlink()
+        rows.append({"model": TITLES[family], "size": size, "layout": name, "planned": {"memory": max(told["peak_bytes"])}, "measured": {"memory": held}})
+        print_row(rows[-1], ["memory"])
+    return rows
+
+
+def print_row(row, figures, end=""):
+    print(f"{row['model']:16} {row['size']:11} {row['layout']:24} " + "  ".join(
+        f"{what} {row['planned'][what] / SCALES[what]:.3f} / {row['measured'][what] / SCALES[what]:.3f} = {ratio(row, what):.2f}"
+        for what in figures) + end, flush=True)
+
+
 def rows_of(args, family, size, report, empty):
-    folder = models.folder_with(family, BLOCKS[family], args.text_layers, args.models_folder)
+    folder = model_of(args, family)
     request = request_flags(family, folder, size, args.steps, args.dtype)
     machines = [calibrated(args, family, size, "before")]
     table = {name: flags for name, flags in layouts(family).items()
@@ -200,9 +230,7 @@ def rows_of(args, family, size, report, empty):
         row = {"model": TITLES[family], "size": size, "layout": name, "measured": figures, "planned": {
             "step": told["step_seconds"], "request": told["seconds"], "memory": max(as_run["peak_bytes"]), "plan": told}}
         rows.append(row)
-        print(f"{TITLES[family]:16} {size:11} {name:24} " + "  ".join(
-            f"{what} {row['planned'][what] / scale:.3f} / {row['measured'][what] / scale:.3f} = {ratio(row, what):.2f}"
-            for what, scale in zip(FIGURES, (1, 1, 2**30))) + f"  others {row['measured']['others']:.2f}", flush=True)
+        print_row(row, SCALES, f"  others {row['measured']['others']:.2f}")
     return rows
 
 
@@ -214,13 +242,13 @@ def error(row, what):
     return abs(ratio(row, what) - 1)
 
 
-def summarize(rows):
+def summarize(rows, figures):
     """A sentence for each figure, and one for each request: how much longer than the soonest the plan's first takes."""
-    for what in FIGURES:
+    for what in figures:
         worst = max(rows, key=lambda row: error(row, what))
         print(f"{what}: median error {statistics.median(error(row, what) for row in rows):.1%}, worst {error(worst, what):.1%} "
               f"({worst['model']}, {worst['size']}, {worst['layout']})")
-    for case in dict.fromkeys((row["model"], row["size"]) for row in rows):
+    for case in dict.fromkeys((row["model"], row["size"]) for row in rows if "request" in figures):
         # Two pictures are another request.
         of_case = [row for row in rows if (row["model"], row["size"]) == case and not row["layout"].startswith("data")]
         chosen = min(of_case, key=lambda row: row["planned"]["request"])
@@ -229,11 +257,11 @@ def summarize(rows):
               f"it takes {chosen['measured']['request'] / best['measured']['request'] - 1:.1%} longer")
 
 
-def print_markdown(rows):
-    print("| model | size | layout | step | | request | | memory | |\n|---|---|---|---|---|---|---|---|---|")
+def print_markdown(rows, figures):
+    print(f"| model | size | layout |{''.join(f' {what} | |' for what in figures)}\n|{'---|' * (3 + 2 * len(figures))}")
     for row in rows:
-        cells = [f"{row['planned'][what] / scale:.3g} / {row['measured'][what] / scale:.3g} | {ratio(row, what):.2f}"
-                 for what, scale in zip(FIGURES, (1, 1, 2**30))]
+        cells = [f"{row['planned'][what] / SCALES[what]:.3g} / {row['measured'][what] / SCALES[what]:.3g} | {ratio(row, what):.2f}"
+                 for what in figures]
         print(f"| {row['model']} | {row['size'].replace('x', ' x ')} | {row['layout']} | {' | '.join(cells)} |")
 
 
@@ -249,6 +277,8 @@ def main():
     parser.add_argument("--tries", type=int, default=3, help="at most so many runs until one is not disturbed")
     parser.add_argument("--machine", type=pathlib.Path, help="machine file (default: calibrations before and after each model and size, build/planned-MODEL-SIZE-*.json)")
     parser.add_argument("--text-layers", type=int, default=2)
+    parser.add_argument("--all-blocks", action="store_true", help="as many blocks as the published models have (default: few)")
+    parser.add_argument("--only-memory", action="store_true", help="of runs of few steps, for the times of which a --machine serves that is not theirs")
     parser.add_argument("--models-folder", type=pathlib.Path, default=models.MODELS)
     parser.add_argument("--markdown", action="store_true", help="also print the rows as Markdown")
     parser.add_argument("--measured", type=pathlib.Path, help="take what was measured from the JSON of a run before, and only plan again")
@@ -264,12 +294,13 @@ def main():
         empty = [memory_of(generate([*smallest, *flags], report)) for flags in ([], ["--use-cfg-parallel"])]
         for family in args.models:
             for size in args.sizes or SIZES[family]:
-                rows += rows_of(args, family, size, report, empty)
+                rows += (memory_rows if args.only_memory else rows_of)(args, family, size, report, empty)
                 if args.output:
                     args.output.write_text(json.dumps(rows, indent=1))
-    summarize(rows)
+    figures = ["memory"] if args.only_memory else list(SCALES)
+    summarize(rows, figures)
     if args.markdown:
-        print_markdown(rows)
+        print_markdown(rows, figures)
 
 
 if __name__ == "__main__":
