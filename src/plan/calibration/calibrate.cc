@@ -307,7 +307,8 @@ OrderedJson calibrate(const CalibrationOptions& options, const Say& say) {
   host.tile_bytes = static_cast<double>(tile);
   host.memory_bytes = static_cast<double>(total_memory());
   launch::finish_before_end("this measurement");
-  host.of_ranks = measure_ranks(options.ranks, options.threads, cache, options.seconds * kShareOfRanks, say);
+  host.of_ranks = measure_ranks(options.ranks, options.threads, options.dtypes.back(), cache,
+                                options.seconds * kShareOfRanks, say);
   // The launcher of ranks no longer waits for signals.
   if (launch::interrupted()) throw engine::Cancelled();
   launch::end_at_first_interrupt();

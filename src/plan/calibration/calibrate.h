@@ -43,7 +43,7 @@ struct HostFigures {
 OrderedJson machine_json(const HostFigures& host, const std::vector<TimedWork>& timed);
 
 // The version of what is measured and how. A file of another version cannot be used for this host.
-inline constexpr int kCalibrationVersion = 3;
+inline constexpr int kCalibrationVersion = 4;
 
 // As the kernel names it.
 std::string processor_name();

@@ -237,7 +237,7 @@ std::deque<Probe> gemm_probes(const Common& of) {
 }
 
 std::deque<Probe> convolution_probes(const Common& of) {
-  std::deque<Probe> probes = {conv_probe(of, 128, {128, 128, 3, 1})};
+  std::deque<Probe> probes = {conv_probe(of, 256, {128, 128, 3, 1})};
   const auto add = [&](const Window& window, std::initializer_list<int64_t> sizes) {
     for (const int64_t size : sizes) {
       const double taps = static_cast<double>(window.kernel * window.kernel);

@@ -120,8 +120,9 @@ double wall() {
 // A rank that measures; its results go to `next`, in the same order on every rank.
 class MeasuringRank {
  public:
-  MeasuringRank(const launch::Worker& worker, int64_t threads, int64_t cache_bytes, double* next)
-      : worker_(worker), threads_(threads), cache_bytes_(cache_bytes), next_(next) {}
+  MeasuringRank(const launch::Worker& worker, int64_t threads, at::ScalarType dtype, int64_t cache_bytes,
+                double* next)
+      : worker_(worker), threads_(threads), dtype_(dtype), cache_bytes_(cache_bytes), next_(next) {}
 
   static size_t numbers() { return kAllWorkKinds.size() + collective_probes().size() * kBytes.size() + 1; }
 
@@ -148,7 +149,7 @@ class MeasuringRank {
   // Each rank works alone, and then all work at once, in turns, because the speed of cores also changes from
   // one moment to the next for reasons outside this host. Joint work takes as long as the slowest rank.
   void measure_sharing(const comm::Group& group, double seconds) {
-    const std::vector<Probe> probes = make_probes(at::kFloat, cache_bytes_);
+    const std::vector<Probe> probes = make_probes(dtype_, cache_bytes_);
     const double budget = seconds / static_cast<double>(kRoundsOfSharing * (group.size + 1));
     for (size_t i = 0; i < kAllWorkKinds.size(); ++i) {
       const auto run = probes[i].prepare(at::kCPU);
@@ -198,7 +199,7 @@ class MeasuringRank {
 
   // The share of an exchange's time that is hidden when a rank computes from its beginning to its end.
   double overlap(const comm::Group& group, double message) {
-    const auto compute = make_probes(at::kFloat, cache_bytes_).front().prepare(at::kCPU);
+    const auto compute = make_probes(dtype_, cache_bytes_).front().prepare(at::kCPU);
     const auto seconds_of = [&](const std::function<void()>& run) {
       std::vector<double> times;
       for (int64_t i = 0; i <= kRepetitions; ++i) {
@@ -230,19 +231,22 @@ class MeasuringRank {
   }
 
   const launch::Worker& worker_;
-  int64_t threads_, cache_bytes_;
+  int64_t threads_;
+  at::ScalarType dtype_;
+  int64_t cache_bytes_;
   double* next_;
 };
 
 // The measurements of this many ranks, at least two: the means over them, in order.
-std::vector<double> run_ranks(int64_t ranks, int64_t threads, int64_t cache_bytes, double seconds) {
+std::vector<double> run_ranks(int64_t ranks, int64_t threads, at::ScalarType dtype, int64_t cache_bytes,
+                              double seconds) {
   const size_t count = MeasuringRank::numbers();
   SharedNumbers numbers(count * static_cast<size_t>(ranks));
   const auto run = [&](const launch::Worker& worker) {
     const auto rank = static_cast<size_t>(worker.rendezvous.rank);
     try {
       const c10::InferenceMode inference_mode;
-      MeasuringRank(worker, threads, cache_bytes, numbers.at(rank * count)).run(seconds);
+      MeasuringRank(worker, threads, dtype, cache_bytes, numbers.at(rank * count)).run(seconds);
       return 0;
     } catch (...) {
       const launch::Failure own = launch::current_failure();
@@ -285,8 +289,8 @@ void add_messages(Link& link, int64_t ranks, const std::vector<double>& figures)
 
 }  // namespace
 
-RankFigures measure_ranks(int64_t ranks, int64_t threads, int64_t cache_bytes, double seconds,
-                          const Say& say) {
+RankFigures measure_ranks(int64_t ranks, int64_t threads, at::ScalarType dtype, int64_t cache_bytes,
+                          double seconds, const Say& say) {
   RankFigures result;
   result.link.kind = "shared-memory";
   for (const WorkKind kind : kAllWorkKinds) result.sharing[kind] = {1};
@@ -294,7 +298,7 @@ RankFigures measure_ranks(int64_t ranks, int64_t threads, int64_t cache_bytes, d
   for (const int64_t number : numbers) {
     say(fmt::format("{} ranks of {}", number, ranks));
     const std::vector<double> figures =
-        run_ranks(number, threads, cache_bytes, seconds / static_cast<double>(numbers.size()));
+        run_ranks(number, threads, dtype, cache_bytes, seconds / static_cast<double>(numbers.size()));
     for (size_t i = 0; i < kAllWorkKinds.size(); ++i) {
       std::vector<double>& shares = result.sharing[kAllWorkKinds[i]];
       // Between measured numbers of ranks, the share is assumed to fall evenly.

@@ -2,6 +2,8 @@
 // messages take.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -30,8 +32,9 @@ struct RanksFailed {
 using Say = std::function<void(const std::string&)>;
 
 // Measures with 1 to `ranks` ranks of `threads` threads each. Like the ranks of a run they are forks of this
-// process, which must therefore not have computed before. Takes about `seconds`. Throws RanksFailed.
-RankFigures measure_ranks(int64_t ranks, int64_t threads, int64_t cache_bytes, double seconds,
-                          const Say& say);
+// process, which must therefore not have computed before. What they compute is of `dtype`: the faster it is,
+// the more ranks disturb each other. Takes about `seconds`. Throws RanksFailed.
+RankFigures measure_ranks(int64_t ranks, int64_t threads, at::ScalarType dtype, int64_t cache_bytes,
+                          double seconds, const Say& say);
 
 }  // namespace tessera::plan
