@@ -1,11 +1,18 @@
 #include "ops/linear.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "core/tensor_heap.h"
 #include "tests/support/checkpoint_fixture.h"
 
 namespace tessera::ops {
 namespace {
+
+constexpr int64_t kWide = 640;  // weights of so many numbers in a row and column are large tensors of a heap
 
 struct Case {
   at::ScalarType dtype;
@@ -103,6 +110,35 @@ TEST(Linear, JoinsLayersWithOneInput) {
   const at::Tensor expected =
       at::concat({at::linear(x, q.narrow(0, 1, 2)), at::linear(x, k.narrow(0, 1, 2))}, 1);
   EXPECT_TRUE(at::allclose(joined(x), expected, 1e-5, 1e-5));
+}
+
+// Whether the weights of blocks lie in a heap without gaps between them, which joint weights would leave if
+// what they are made of lay below them.
+bool lie_together(const weights::Scope& scope) {
+  constexpr uint8_t kHighest = 255;
+  constexpr size_t kAll = size_t{1} << 30;
+  TensorHeap heap(kAll);
+  c10::SetCPUAllocator(&heap, kHighest);
+  const auto next_place = [&] { return reinterpret_cast<uintptr_t>(heap.allocate(kAll / 2).get()); };
+  const uintptr_t begin = next_place();
+  std::vector<Linear> layers;
+  for (int block = 0; block < 4; ++block) {
+    for (const std::vector<const char*>& names :
+         {std::vector<const char*>{"q", "k", "v"}, {"out"}, {"q"}, {"k", "v"}, {"out"}}) {
+      std::vector<LayerPart> parts;
+      for (const char* const name : names) parts.push_back({scope / name, kWide, {.length = kWide}});
+      layers.push_back(read_linear(parts, kWide, {{.length = kWide}}, {.bias = false}));
+    }
+  }
+  return next_place() - begin <= heap.used() + heap.used() / 100;
+}
+
+TEST(Linear, WeightsOfBlocksLieTogether) {
+  const at::Tensor weight = at::ones({kWide, kWide});
+  CheckpointFixture fixture(
+      {{"q.weight", weight}, {"k.weight", weight}, {"v.weight", weight}, {"out.weight", weight}});
+  // Ends at once, because the heap does not outlive its tensors.
+  EXPECT_EXIT(std::_Exit(lie_together(fixture.scope()) ? 0 : 1), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
