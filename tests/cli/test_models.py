@@ -198,7 +198,7 @@ def test_a_lone_config_is_described(box):
         described = json.loads(told.out)
         assert told.code == 3 and (described["parameters"], described["inputs"]) == (parameters, inputs), told
         told = box.run("models", given)
-        assert told.code == 3 and f"{given}: the denoiser of PixArt-Sigma, " in told.out and "cannot run: a run wants" in told.out, told
+        assert told.code == 3 and f"{given}: the denoiser of PixArt-Sigma, " in told.out and "cannot run: a run needs" in told.out, told
     config.write_bytes((MODEL / "vae" / "config.json").read_bytes())
     box.refuse(3, "is of AutoencoderKL, but a denoiser is of", "models", config)
     box.refuse(3, f"did you mean {MODEL}?", "models", MODEL / "vae")
