@@ -154,7 +154,14 @@ bool has_bare_numbers(std::string_view text) {
   return text.find("NaN") != std::string_view::npos || text.find("Infinity") != std::string_view::npos;
 }
 
+// A number with a point is one too if it is whole and exact.
 std::optional<int64_t> as_integer(const Json& value) {
+  if (value.is_number_float()) {
+    constexpr double kMostExact = 9007199254740992;  // 2^53
+    const auto number = value.get<double>();
+    const bool is_whole = std::abs(number) < kMostExact && number == std::trunc(number);
+    return is_whole ? std::optional(static_cast<int64_t>(number)) : std::nullopt;
+  }
   if (!value.is_number_integer()) return std::nullopt;
   const bool fits = !value.is_number_unsigned() ||
                     value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
@@ -322,7 +329,7 @@ std::vector<int64_t> JsonConfig::integers(const std::string& key,
                                           const std::optional<std::vector<int64_t>>& fallback) const {
   const Json* value = find(key, Null::kRefused);
   if (!value && fallback) return *fallback;
-  if (value && value->is_number_integer()) return {integer(key)};
+  if (value && value->is_number()) return {integer(key)};
   if (!value || !value->is_array()) fail(key, "a list of integers");
   std::vector<int64_t> result;
   for (const Json& item : *value) {

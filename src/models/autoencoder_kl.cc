@@ -13,13 +13,17 @@ namespace {
 constexpr double kEps = 1e-6;
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 
+ResnetBlock2D::Options resnet_options(const AutoencoderKLConfig& config) {
+  return {.norm_groups = config.norm_num_groups, .eps = kEps, .activation = config.activation};
+}
+
 std::vector<DownEncoderBlock2D> read_down_blocks(const weights::Scope& scope,
                                                  const AutoencoderKLConfig& config) {
   const std::vector<int64_t>& channels = config.block_out_channels;
   std::vector<DownEncoderBlock2D> blocks;
   for (size_t i = 0; i < channels.size(); ++i) {
     blocks.emplace_back(scope / static_cast<int64_t>(i), channels[i == 0 ? 0 : i - 1], channels[i],
-                        config.layers_per_block, config.norm_num_groups, i + 1 < channels.size());
+                        config.layers_per_block, resnet_options(config), i + 1 < channels.size());
   }
   return blocks;
 }
@@ -29,7 +33,7 @@ std::vector<UpDecoderBlock2D> read_up_blocks(const weights::Scope& scope, const 
   std::vector<UpDecoderBlock2D> blocks;
   for (size_t i = 0; i < channels.size(); ++i) {
     blocks.emplace_back(scope / static_cast<int64_t>(i), channels[i == 0 ? 0 : i - 1], channels[i],
-                        config.layers_per_block + 1, config.norm_num_groups, i + 1 < channels.size());
+                        config.layers_per_block + 1, resnet_options(config), i + 1 < channels.size());
   }
   return blocks;
 }
@@ -66,7 +70,7 @@ AutoencoderKLEncoder::AutoencoderKLEncoder(const weights::Scope& scope, const Au
       dtype(scope.dtype()),
       conv_in(scope / "encoder" / "conv_in", config.in_channels, config.block_out_channels.front(), 3, 1, 1),
       down_blocks(read_down_blocks(scope / "encoder" / "down_blocks", config)),
-      mid_block(scope / "encoder" / "mid_block", config.block_out_channels.back(), config.norm_num_groups,
+      mid_block(scope / "encoder" / "mid_block", config.block_out_channels.back(), resnet_options(config),
                 config.mid_block_add_attention),
       conv_norm_out(scope / "encoder" / "conv_norm_out", config.block_out_channels.back(),
                     config.norm_num_groups, kEps, ops::Activation::kSilu),
@@ -107,7 +111,7 @@ AutoencoderKLDecoder::AutoencoderKLDecoder(const weights::Scope& scope, const Au
           read_quant_conv(scope / "post_quant_conv", config.latent_channels, config.use_post_quant_conv)),
       conv_in(scope / "decoder" / "conv_in", config.latent_channels, config.block_out_channels.back(), 3, 1,
               1),
-      mid_block(scope / "decoder" / "mid_block", config.block_out_channels.back(), config.norm_num_groups,
+      mid_block(scope / "decoder" / "mid_block", config.block_out_channels.back(), resnet_options(config),
                 config.mid_block_add_attention),
       up_blocks(read_up_blocks(scope / "decoder" / "up_blocks", config)),
       conv_norm_out(scope / "decoder" / "conv_norm_out", config.block_out_channels.front(),

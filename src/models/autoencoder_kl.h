@@ -30,6 +30,7 @@ struct AutoencoderKLConfig {
   double scaling_factor, shift_factor;
   std::vector<double> latents_mean, latents_std;  // per latent channel; empty when absent
   bool use_quant_conv, use_post_quant_conv, mid_block_add_attention, force_upcast;
+  ResnetBlock2D::Activation activation;
 };
 
 // The encoder predicts a normal distribution of latents. Both tensors are [B, C, h, w] in fp32, before

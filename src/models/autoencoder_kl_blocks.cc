@@ -10,9 +10,8 @@ constexpr double kEps = 1e-6;
 
 // Builds layers 0, 1, ... of `scope`: the first maps `in` channels to `out`, the others keep `out`.
 std::vector<ResnetBlock2D> resnet_chain(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers,
-                                        int64_t norm_groups) {
+                                        const ResnetBlock2D::Options& options) {
   std::vector<ResnetBlock2D> chain;
-  const ResnetBlock2D::Options options{.norm_groups = norm_groups, .eps = kEps};
   for (int64_t i = 0; i < layers; ++i) chain.emplace_back(scope / i, i == 0 ? in : out, out, options);
   return chain;
 }
@@ -51,10 +50,10 @@ at::Tensor AttentionBlock::operator()(at::Tensor x, const nn::Rows& rows) const 
   return x;
 }
 
-MidBlock2D::MidBlock2D(const weights::Scope& scope, int64_t channels, int64_t norm_groups,
+MidBlock2D::MidBlock2D(const weights::Scope& scope, int64_t channels, const ResnetBlock2D::Options& resnet,
                        bool with_attention)
-    : resnets(resnet_chain(scope / "resnets", channels, channels, 2, norm_groups)) {
-  if (with_attention) attention.emplace(scope / "attentions" / 0, channels, norm_groups);
+    : resnets(resnet_chain(scope / "resnets", channels, channels, 2, resnet)) {
+  if (with_attention) attention.emplace(scope / "attentions" / 0, channels, resnet.norm_groups);
 }
 
 at::Tensor MidBlock2D::operator()(at::Tensor x, const nn::Rows& rows) const {
@@ -64,8 +63,8 @@ at::Tensor MidBlock2D::operator()(at::Tensor x, const nn::Rows& rows) const {
 }
 
 DownEncoderBlock2D::DownEncoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers,
-                                       int64_t norm_groups, bool downsample)
-    : resnets(resnet_chain(scope / "resnets", in, out, layers, norm_groups)) {
+                                       const ResnetBlock2D::Options& resnet, bool downsample)
+    : resnets(resnet_chain(scope / "resnets", in, out, layers, resnet)) {
   if (downsample) downsampler.emplace(scope / "downsamplers" / 0, out);
 }
 
@@ -78,8 +77,8 @@ at::Tensor DownEncoderBlock2D::operator()(at::Tensor x, nn::Rows& rows) const {
 }
 
 UpDecoderBlock2D::UpDecoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers,
-                                   int64_t norm_groups, bool upsample)
-    : resnets(resnet_chain(scope / "resnets", in, out, layers, norm_groups)) {
+                                   const ResnetBlock2D::Options& resnet, bool upsample)
+    : resnets(resnet_chain(scope / "resnets", in, out, layers, resnet)) {
   if (upsample) upsampler.emplace(scope / "upsamplers" / 0, out);
 }
 

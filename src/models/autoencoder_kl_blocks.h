@@ -27,7 +27,8 @@ struct AttentionBlock {
 
 // Applies a resnet, attention (if present) and another resnet.
 struct MidBlock2D {
-  MidBlock2D(const weights::Scope& scope, int64_t channels, int64_t norm_groups, bool with_attention);
+  MidBlock2D(const weights::Scope& scope, int64_t channels, const ResnetBlock2D::Options& resnet,
+             bool with_attention);
   at::Tensor operator()(at::Tensor x, const nn::Rows& rows) const;  // takes x over
 
   std::vector<ResnetBlock2D> resnets;
@@ -38,7 +39,7 @@ struct MidBlock2D {
 // output.
 struct DownEncoderBlock2D {
   DownEncoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers,
-                     int64_t norm_groups, bool downsample);
+                     const ResnetBlock2D::Options& resnet, bool downsample);
   at::Tensor operator()(at::Tensor x, nn::Rows& rows) const;  // takes x over
 
   std::vector<ResnetBlock2D> resnets;
@@ -47,8 +48,8 @@ struct DownEncoderBlock2D {
 
 // Applies `layers` resnets, then upsamples by two. Leaves `rows` at the scale of the output.
 struct UpDecoderBlock2D {
-  UpDecoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers, int64_t norm_groups,
-                   bool upsample);
+  UpDecoderBlock2D(const weights::Scope& scope, int64_t in, int64_t out, int64_t layers,
+                   const ResnetBlock2D::Options& resnet, bool upsample);
   at::Tensor operator()(at::Tensor x, nn::Rows& rows) const;  // takes x over
 
   std::vector<ResnetBlock2D> resnets;

@@ -1,3 +1,5 @@
+#include <ATen/Functions.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -33,6 +35,16 @@ int64_t read_sample_size(const JsonConfig& config) {
   return sizes[0];
 }
 
+// Within residual blocks. The norm before the last convolution has SiLU whatever this is.
+ResnetBlock2D::Activation read_act_fn(const JsonConfig& config) {
+  const std::string name = config.string("act_fn", "silu");
+  if (name == "silu" || name == "swish") return nullptr;
+  if (name == "gelu") return [](const at::Tensor& x) { return ops::activate(x, ops::Activation::kGelu); };
+  if (name == "relu") return [](const at::Tensor& x) { return ops::activate(x, ops::Activation::kRelu); };
+  if (name == "mish") return [](const at::Tensor& x) { return at::mish(x); };
+  config.fail("act_fn", "\"silu\", \"swish\" (the same), \"gelu\", \"relu\" or \"mish\"");
+}
+
 }  // namespace
 
 AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
@@ -50,13 +62,11 @@ AutoencoderKLConfig::AutoencoderKLConfig(const JsonConfig& config)
       use_quant_conv(config.boolean("use_quant_conv", true)),
       use_post_quant_conv(config.boolean("use_post_quant_conv", true)),
       mid_block_add_attention(config.boolean("mid_block_add_attention", true)),
-      force_upcast(config.boolean("force_upcast", true)) {
+      force_upcast(config.boolean("force_upcast", true)),
+      activation(read_act_fn(config)) {
   if (config.string("_class_name", "AutoencoderKL") != "AutoencoderKL") {
     config.fail("_class_name", "\"AutoencoderKL\"");
   }
-  const std::string act_fn = config.string("act_fn", "silu");
-  if (act_fn != "silu" && act_fn != "swish")
-    config.fail("act_fn", "\"silu\" or \"swish\", which are the same");
   // diffusers also writes pictures that do not have three colours: grey levels, or colours with a fourth
   // channel.
   if (out_channels != 3) config.refuse("out_channels", "only images of three colours can be written yet");

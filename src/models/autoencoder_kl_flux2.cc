@@ -2,6 +2,8 @@
 
 #include <ATen/Functions.h>
 
+#include <functional>
+#include <numeric>
 #include <string_view>
 #include <vector>
 
@@ -69,8 +71,9 @@ AutoencoderKLFlux2Config::AutoencoderKLFlux2Config(const JsonConfig& json, const
     : encoder(options),
       decoder(decoder_options(json, options)),
       batch_norm_eps(json.number_within("batch_norm_eps", 0, 1, 1e-4)) {
-  json.number("batch_norm_momentum", 0.1);  // acts in training only
-  if (json.integers("patch_size", std::vector<int64_t>{2, 2}) != std::vector<int64_t>{2, 2})
+  json.value("batch_norm_momentum");  // acts in training only
+  const std::vector<int64_t> patch = json.integers("patch_size", std::vector<int64_t>{2, 2});
+  if (std::accumulate(patch.begin(), patch.end(), 1.0, std::multiplies<>()) != 4)
     json.refuse("patch_size", "the pipelines pack latents by 2 x 2");
 }
 

@@ -81,7 +81,7 @@ std::vector<Flux2Modulation> modulations(const ops::Linear& linear, const at::Te
 at::Tensor angles_of(const at::Tensor& positions, const Flux2Config& config, at::Device device) {
   std::vector<nn::RotaryAxis> axes;
   for (const int64_t features : config.axes_dims_rope) axes.push_back({features, config.rope_theta});
-  return nn::rotary_table(positions, axes, device);
+  return nn::rotary_table(positions.narrow(1, 0, static_cast<int64_t>(axes.size())), axes, device);
 }
 
 // Returns the positions of the picture, followed by those of the references.
@@ -356,7 +356,11 @@ std::unique_ptr<Denoiser> load_flux2(const std::filesystem::path& model, const L
   const Flux2Config config(files.config());
   const LocalBlocks local_blocks(config.blocks(), options.blocks);
   auto transformer = std::make_unique<Flux2Transformer>(files.scope(), config, local_blocks);
-  files.finish(statistics, local_blocks.is_all());
+  // Those of a kind of blocks that the model does not have.
+  std::vector<std::string_view> ignored;
+  if (config.num_layers == 0) ignored.emplace_back("double_stream_modulation_");
+  if (config.num_single_layers == 0) ignored.emplace_back("single_stream_modulation.");
+  files.finish(statistics, local_blocks.is_all(), ignored);
   return transformer;
 }
 

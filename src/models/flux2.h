@@ -36,7 +36,8 @@ struct Flux2Config {
   int64_t in_channels, num_layers, num_single_layers, attention_head_dim, num_attention_heads;
   int64_t joint_attention_dim, timestep_guidance_channels;
   double mlp_ratio, rope_theta, eps;
-  std::vector<int64_t> axes_dims_rope;  // features of a head for frames, rows, columns, tokens of a text
+  // Features of a head for frames, rows, columns and tokens of a text. Axes that are left out turn nothing.
+  std::vector<int64_t> axes_dims_rope;
   bool guidance_embeds;
 
   int64_t width() const { return num_attention_heads * attention_head_dim; }  // C

@@ -3,6 +3,8 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 
 #include "core/error.h"
@@ -41,10 +43,32 @@ std::vector<int64_t> resolve_states(const std::vector<int64_t>& states, const Qw
   return resolved;
 }
 
+// Attention of q [1, S, H * d] to k and v [1, T, K * d], which begin with the same token: each token sees
+// itself and the `window` - 1 before it. Texts are short, so that all is computed in fp32 with a mask.
+at::Tensor windowed_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t depth,
+                              int64_t window) {
+  const at::Tensor ahead = at::arange(k.size(1), at::kLong) - at::arange(q.size(1), at::kLong).unsqueeze(1);
+  const at::Tensor is_hidden = (ahead > 0).logical_or(ahead <= -window);
+  const at::Tensor mask = at::zeros(ahead.sizes(), at::kFloat)
+                              .masked_fill_(is_hidden, -std::numeric_limits<float>::infinity())
+                              .to(q.device());
+  const int64_t shared = q.size(2) / k.size(2);  // queries of a key
+  const auto by_heads = [&](const at::Tensor& x) {
+    return x.to(at::kFloat).unflatten(2, {-1, depth}).transpose(1, 2);
+  };
+  const auto repeated = [&](const at::Tensor& x) { return by_heads(x).repeat_interleave(shared, 1); };
+  return ops::biased_attention(by_heads(q) / std::sqrt(static_cast<double>(depth)), repeated(k), repeated(v),
+                               mask)
+      .transpose(1, 2)
+      .flatten(2)
+      .to(q.scalar_type());
+}
+
 }  // namespace
 
-Qwen3Attention::Qwen3Attention(const weights::Scope& scope, const Qwen3Config& config)
-    : depth(config.head_dim) {
+Qwen3Attention::Qwen3Attention(const weights::Scope& scope, const Qwen3Config& config,
+                               std::optional<int64_t> window_of_block)
+    : depth(config.head_dim), window(window_of_block) {
   if (config.trunk == Trunk::kQwen3) {
     q_norm.emplace(scope / "q_norm", depth, config.rms_norm_eps);
     k_norm.emplace(scope / "k_norm", depth, config.rms_norm_eps);
@@ -52,10 +76,11 @@ Qwen3Attention::Qwen3Attention(const weights::Scope& scope, const Qwen3Config& c
   const int64_t num_keys = config.num_key_value_heads;
   const nn::Split queries{num_keys, config.num_attention_heads / num_keys * depth}, keys{num_keys, depth};
   const weights::Scope place = scope.split_at_most(num_keys);
-  q_proj = nn::ColumnParallel(place / "q_proj", config.hidden_size, queries, kQwenLinear);
-  k_proj = nn::ColumnParallel(place / "k_proj", config.hidden_size, keys, kQwenLinear);
-  v_proj = nn::ColumnParallel(place / "v_proj", config.hidden_size, keys, kQwenLinear);
-  o_proj = nn::RowParallel(place / "o_proj", queries, config.hidden_size, kQwenLinear);
+  const ops::LinearOptions options{.bias = config.attention_bias, .packing = kQwenLinear.packing};
+  q_proj = nn::ColumnParallel(place / "q_proj", config.hidden_size, queries, options);
+  k_proj = nn::ColumnParallel(place / "k_proj", config.hidden_size, keys, options);
+  v_proj = nn::ColumnParallel(place / "v_proj", config.hidden_size, keys, options);
+  o_proj = nn::RowParallel(place / "o_proj", queries, config.hidden_size, options);
 }
 
 at::Tensor Qwen3Attention::operator()(const at::Tensor& x, const at::Tensor& angles,
@@ -69,13 +94,19 @@ at::Tensor Qwen3Attention::operator()(const at::Tensor& x, const at::Tensor& ang
   const at::Tensor k = own(turned(k_norm, k_proj(x)));  // [1, valid, K * d]
   const at::Tensor v = own(v_proj(x));
   const int64_t heads = q.size(2) / depth, behind = x.size(1) - valid.end();
+  if (window && *window < x.size(1) - valid.begin) {
+    // Padding that lies farther behind than the window sees nothing.
+    const int64_t seeing = std::min(x.size(1) - valid.begin, valid.length + *window - 1);
+    const at::Tensor attended = windowed_attention(q.narrow(1, valid.begin, seeing), k, v, depth, *window);
+    return o_proj(at::constant_pad_nd(attended, {0, 0, valid.begin, x.size(1) - valid.begin - seeing}));
+  }
   std::vector<at::Tensor> attended = {ops::causal_attention(own(q), k, v, heads)};
   if (behind > 0) attended.push_back(ops::attention(q.narrow(1, valid.end(), behind), k, v, heads));
   const at::Tensor all = behind > 0 ? at::concat(attended, 1) : attended.front();
   return o_proj(valid.begin > 0 ? at::constant_pad_nd(all, {0, 0, valid.begin, 0}) : all);
 }
 
-Qwen3MLP::Qwen3MLP(const weights::Scope& scope, const Qwen3Config& config) {
+Qwen3MLP::Qwen3MLP(const weights::Scope& scope, const Qwen3Config& config) : activation(config.activation) {
   const nn::Split inner{config.intermediate_size, 1};
   const weights::Scope place = scope.split_at_most(config.intermediate_size);
   gate_proj = nn::ColumnParallel(place / "gate_proj", config.hidden_size, inner, kQwenLinear);
@@ -84,16 +115,18 @@ Qwen3MLP::Qwen3MLP(const weights::Scope& scope, const Qwen3Config& config) {
 }
 
 at::Tensor Qwen3MLP::operator()(const at::Tensor& x) const {
-  at::Tensor hidden = gate_proj(x, ops::Activation::kSilu);
+  at::Tensor hidden = gate_proj(x, activation.in_product);
+  if (activation.behind != nullptr) hidden = activation.behind(hidden);
   hidden *= up_proj(x);
   return down_proj(hidden);
 }
 
-Qwen3DecoderLayer::Qwen3DecoderLayer(const weights::Scope& scope, const Qwen3Config& config)
-    : input_layernorm(scope / "input_layernorm", config.hidden_size, config.rms_norm_eps),
-      self_attn(scope / "self_attn", config),
-      post_attention_layernorm(scope / "post_attention_layernorm", config.hidden_size, config.rms_norm_eps),
-      mlp(scope / "mlp", config) {}
+Qwen3DecoderLayer::Qwen3DecoderLayer(const weights::Scope& scope, const Qwen3Config& config, int64_t number)
+    : input_layernorm(scope / number / "input_layernorm", config.hidden_size, config.rms_norm_eps),
+      self_attn(scope / number / "self_attn", config, config.windows[static_cast<size_t>(number)]),
+      post_attention_layernorm(scope / number / "post_attention_layernorm", config.hidden_size,
+                               config.rms_norm_eps),
+      mlp(scope / number / "mlp", config) {}
 
 void Qwen3DecoderLayer::operator()(at::Tensor& x, const at::Tensor& angles, const Range& valid) const {
   x += self_attn(input_layernorm(x), angles, valid);
@@ -119,7 +152,7 @@ Qwen3Encoder::Qwen3Encoder(const weights::Scope& scope, const Qwen3Config& confi
   if (num_blocks_ == config.num_hidden_layers)
     norm_.emplace(scope_ / "norm", config.hidden_size, config.rms_norm_eps);
   if (!blocks_stay) return;
-  for (int64_t i = 0; i < num_blocks_; ++i) blocks_.emplace_back(scope_ / "layers" / i, config);
+  for (int64_t i = 0; i < num_blocks_; ++i) blocks_.emplace_back(scope_ / "layers", config, i);
 }
 
 at::Tensor Qwen3Encoder::embedded(const std::vector<int64_t>& ids) const {
@@ -138,23 +171,15 @@ std::vector<at::Tensor> Qwen3Encoder::operator()(const std::vector<Tokens>& prom
   std::vector<at::Tensor> hidden, angles;
   std::vector<Range> valid;
   std::vector<int64_t> repeats;  // the number of repetitions of the first token
-  for (const auto& [all, own] : prompts) {
+  for (const auto& [all, own, left_out] : prompts) {
     const auto length = static_cast<int64_t>(all.size());
     const Range range = own.value_or(Range{0, length});
     TESSERA_CHECK(range.length > 0 && range.begin >= 0 && range.end() <= length, "{} tokens from {} of {}",
                   range.length, range.begin, length);
-    if (length - range.begin > config_.sliding_window.value_or(length)) {
-      usage_error(field("max_sequence_length"),
-                  "the text encoder takes {} tokens, each of which would see {} at most ('sliding_window' in "
-                  "its config.json); only attention without a window can run; give at most as many",
-                  length - range.begin, *config_.sliding_window);
-    }
     // Padding in front attends to nothing, so all of it is equal to one token.
     const int64_t skipped = std::max<int64_t>(range.begin - 1, 0);
     hidden.push_back(embedded({all.begin() + skipped, all.end()}));
-    angles.push_back(nn::rotary_table(at::arange(skipped, length).unsqueeze(1),
-                                      {{config_.head_dim, config_.rope_theta}}, scope_.device(),
-                                      {at::kFloat, at::kFloat}));
+    angles.push_back(angles_of(skipped, length, length + left_out));
     valid.push_back({range.begin - skipped, range.length});
     repeats.push_back(skipped);
   }
@@ -166,6 +191,12 @@ std::vector<at::Tensor> Qwen3Encoder::operator()(const std::vector<Tokens>& prom
       states[i] = at::concat({states[i].narrow(0, 0, 1).expand({repeats[i], -1}), states[i]});
   }
   return states;
+}
+
+at::Tensor Qwen3Encoder::angles_of(int64_t first, int64_t end, int64_t tokens) const {
+  const at::Tensor angles =
+      at::outer(at::arange(first, end, at::kFloat), config_.rope.frequencies_of(tokens));
+  return (at::stack({at::cos(angles), at::sin(angles)}, 2) * config_.rope.factor).to(scope_.device());
 }
 
 std::vector<at::Tensor> Qwen3Encoder::read_states(
@@ -182,7 +213,7 @@ std::vector<at::Tensor> Qwen3Encoder::read_states(
     }
     if (block == num_blocks_) break;
     if (blocks_.empty()) {
-      run(Qwen3DecoderLayer(scope_ / "layers" / block, config_));
+      run(Qwen3DecoderLayer(scope_ / "layers", config_, block));
     } else {
       run(blocks_[static_cast<size_t>(block)]);
     }

@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,27 @@ namespace tessera::models {
 
 enum class Trunk { kQwen3, kMistral3 };
 
+// Rotary positions, whose angles a file may scale for texts longer than those of training.
+struct Qwen3Rope {
+  // Reads a text encoder's config.json. Throws Error(kInput) for a scaling that is not known.
+  Qwen3Rope(const JsonConfig& json, int64_t head_dim);
+
+  // The frequencies of a text of so many tokens, including padding, fp32 [d / 2].
+  at::Tensor frequencies_of(int64_t tokens) const { return tokens > most ? beyond(tokens) : frequencies; }
+
+  double theta = 0;
+  at::Tensor frequencies;  // of texts of up to `most` tokens
+  int64_t most = std::numeric_limits<int64_t>::max();
+  std::function<at::Tensor(int64_t tokens)> beyond;
+  double factor = 1;  // by which all cosines and sines are multiplied
+};
+
+// The activation of a gate: one that is fused into the product, then one that is not.
+struct Qwen3Activation {
+  ops::Activation in_product = ops::Activation::kNone;
+  at::Tensor (*behind)(const at::Tensor&) = nullptr;
+};
+
 struct Qwen3Config {
   // Reads a text encoder's config.json. Throws Error(kInput) for options that Qwen3Encoder does not support.
   explicit Qwen3Config(const JsonConfig& json, Trunk trunk = Trunk::kQwen3);
@@ -31,9 +53,13 @@ struct Qwen3Config {
   Trunk trunk;
   int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers;
   int64_t num_attention_heads, num_key_value_heads, head_dim;
-  double rms_norm_eps, rope_theta;
-  std::optional<int64_t> sliding_window;  // how many tokens a token sees at most, including itself
-  std::string where;                      // the file, for errors
+  double rms_norm_eps;
+  Qwen3Rope rope;
+  Qwen3Activation activation;
+  bool attention_bias = false;
+  // How many tokens a token sees at most in each block, including itself; nothing if it sees all.
+  std::vector<std::optional<int64_t>> windows;
+  std::string where;  // the file, for errors
 
  private:
   struct Defaults;
@@ -43,29 +69,32 @@ struct Qwen3Config {
 
 // Query heads that share a key are divided together with it.
 struct Qwen3Attention {
-  Qwen3Attention(const weights::Scope& scope, const Qwen3Config& config);
+  Qwen3Attention(const weights::Scope& scope, const Qwen3Config& config, std::optional<int64_t> window);
 
   // x [1, L, D]: each of the `valid` tokens sees itself and the valid ones before it; tokens behind these see
-  // all valid tokens; tokens before these see nothing. angles [L, d / 2, 2]
+  // all valid tokens; tokens before these see nothing. No token sees beyond the window. angles [L, d / 2, 2]
   at::Tensor operator()(const at::Tensor& x, const at::Tensor& angles, const Range& valid) const;
 
   nn::ColumnParallel q_proj, k_proj, v_proj;
   std::optional<nn::HeadNorm> q_norm, k_norm;
   nn::RowParallel o_proj;
   int64_t depth;
+  std::optional<int64_t> window;
 };
 
-struct Qwen3MLP {  // SwiGLU (arXiv:2002.05202)
+struct Qwen3MLP {  // SwiGLU (arXiv:2002.05202), or the same with another activation
   Qwen3MLP(const weights::Scope& scope, const Qwen3Config& config);
 
   at::Tensor operator()(const at::Tensor& x) const;  // [1, L, D]
 
   nn::ColumnParallel gate_proj, up_proj;
   nn::RowParallel down_proj;
+  Qwen3Activation activation;
 };
 
 struct Qwen3DecoderLayer {
-  Qwen3DecoderLayer(const weights::Scope& scope, const Qwen3Config& config);
+  // `scope`: all layers.
+  Qwen3DecoderLayer(const weights::Scope& scope, const Qwen3Config& config, int64_t number);
 
   // Adds the outputs of both layers to x, fp32 [1, L, D].
   void operator()(at::Tensor& x, const at::Tensor& angles, const Range& valid) const;
@@ -93,10 +122,10 @@ class Qwen3Encoder {
     // The other tokens are padding, all of one id, which transformers masks: no token sees it, but it sees
     // the tokens before it. If empty, all tokens are valid.
     std::optional<Range> valid = {};
+    int64_t left_out = 0;  // how many tokens of padding are left out; they count for the length of the text
   };
   // Maps each prompt (at least one token each, not counting padding) to [L, S * D], the states side by side,
-  // in the dtype of the scope. Throws Error(kUsage) for an id outside the vocabulary, and for more tokens
-  // than the sliding window.
+  // in the dtype of the scope. Throws Error(kUsage) for an id outside the vocabulary.
   std::vector<at::Tensor> operator()(const std::vector<Tokens>& prompts) const;
 
   // Prefixes of keys that are not needed: those of later blocks than the last state that is read, of the
@@ -107,6 +136,8 @@ class Qwen3Encoder {
   Qwen3Encoder(const weights::Scope& scope, const Qwen3Config& config, const std::vector<int64_t>& states,
                bool blocks_stay);
   at::Tensor embedded(const std::vector<int64_t>& ids) const;  // fp32 [1, L, D]
+  // The angles of positions [first, end) of a text of so many tokens, fp32 [end - first, d / 2, 2].
+  at::Tensor angles_of(int64_t first, int64_t end, int64_t tokens) const;
   // Runs the blocks on `hidden`, [1, L, D] for each prompt, and returns the states [L, S * D] of each.
   std::vector<at::Tensor> read_states(const std::vector<at::Tensor>& hidden,
                                       const std::function<void(const Qwen3DecoderLayer&)>& run) const;

@@ -1,43 +1,82 @@
+#include <ATen/Functions.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <cmath>
+#include <map>
 
 #include "models/qwen3.h"
+#include "ops/activations.h"
 
 namespace tessera::models {
 namespace {
 
 constexpr int64_t kMaxQwenSize = int64_t{1} << 24, kMaxQwenLayers = 1024;
-constexpr double kDefaultRopeTheta = 10000;  // transformers' default, if the file has none
 
-// transformers 5 saves `rope_parameters`. Published files have `rope_theta`, and `rope_scaling` if the angles
-// are scaled; the latter counts if it is there.
-double read_rope_theta(const JsonConfig& json) {
-  const double theta = json.number_within("rope_theta", 1e-3, 1e30, kDefaultRopeTheta);
-  const bool is_scaled = json.has("rope_scaling") && !json.value("rope_scaling")->empty();
-  const std::string key = is_scaled ? "rope_scaling" : "rope_parameters";
-  if (!json.has(key)) return theta;
-  const JsonConfig rope = json.object(key);
-  for (const Json& value : rope.values()) {
-    if (value.is_object()) json.refuse(key, "only one rotation for all blocks can run");
-  }
-  for (const char* type : {"rope_type", "type"}) {
-    if (rope.string(type, "default") != "default") json.refuse(key, "only angles without scaling can run");
-  }
-  return rope.number_within("rope_theta", 1e-3, 1e30, theta);
+using ops::Activation;
+
+// Names of transformers, several of which mean the same.
+Qwen3Activation read_hidden_act(const JsonConfig& json) {
+  static const std::map<std::string, Qwen3Activation> known = {
+      {"silu", {Activation::kSilu}},
+      {"swish", {Activation::kSilu}},
+      {"gelu", {Activation::kGelu}},
+      {"gelu_python", {Activation::kGelu}},
+      {"gelu_10", {Activation::kGelu, [](const at::Tensor& x) { return x.clamp(-10, 10); }}},
+      {"gelu_new", {Activation::kGeluTanh}},
+      {"gelu_fast", {Activation::kGeluTanh}},
+      {"gelu_accurate", {Activation::kGeluTanh}},
+      {"gelu_pytorch_tanh", {Activation::kGeluTanh}},
+      {"gelu_python_tanh", {Activation::kGeluTanh}},
+      {"quick_gelu", {Activation::kNone, ops::quick_gelu}},
+      {"relu", {Activation::kRelu}},
+      {"relu2", {Activation::kRelu, [](const at::Tensor& x) { return x.square(); }}},
+      {"relu6", {Activation::kNone, [](const at::Tensor& x) { return x.clamp(0, 6); }}},
+      {"hardswish", {Activation::kNone, [](const at::Tensor& x) { return x * (x + 3).clamp(0, 6) / 6; }}},
+      {"laplace",
+       {Activation::kNone,
+        [](const at::Tensor& x) {
+          return 0.5 * (1 + at::erf((x - 0.707107) / (0.282095 * std::sqrt(2.0))));
+        }}},
+      {"sqrtsoftplus", {Activation::kNone, [](const at::Tensor& x) { return at::softplus(x).sqrt(); }}},
+      {"leaky_relu", {Activation::kNone, [](const at::Tensor& x) { return at::leaky_relu(x); }}},
+      {"mish", {Activation::kNone, [](const at::Tensor& x) { return at::mish(x); }}},
+      {"sigmoid", {Activation::kNone, [](const at::Tensor& x) { return at::sigmoid(x); }}},
+      {"tanh", {Activation::kNone, [](const at::Tensor& x) { return at::tanh(x); }}},
+      {"linear", {Activation::kNone}},
+  };
+  const auto found = known.find(json.string("hidden_act", "silu"));
+  if (found != known.end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [name, activation] : known) names.push_back(name);
+  json.fail("hidden_act", fmt::format("one of {}", fmt::join(names, ", ")));
 }
 
-// A window acts on the blocks from max_window_layers on, or on those that layer_types names.
-void refuse_windows(const JsonConfig& json, int64_t num_layers) {
-  const Json* size = json.value("sliding_window");  // null means none; if the key is absent, there is one
-  const bool has_window = json.boolean("use_sliding_window", false) && (size == nullptr || !size->is_null());
+// A window acts on the blocks that layer_types names, or on those from max_window_layers on.
+std::vector<std::optional<int64_t>> read_windows(const JsonConfig& json, int64_t num_layers) {
+  std::optional<int64_t> window;  // null means none; if the key is absent, there is one
+  if (json.boolean("use_sliding_window", false) &&
+      (json.has("sliding_window") || json.value("sliding_window") == nullptr))
+    window = json.count("sliding_window", kMaxQwenSize, 4096);
+  json.value("sliding_window");
   const int64_t first = json.integer("max_window_layers", 28);
-  if (json.has("layer_types")) {
-    const std::vector<std::string> types = json.strings("layer_types");
-    const auto is_full = [](const std::string& type) { return type == "full_attention"; };
-    if (!std::all_of(types.begin(), types.end(), is_full))
-      json.refuse("layer_types", "only blocks of full_attention can run");
-  } else if (has_window && first < num_layers) {
-    json.refuse("use_sliding_window", "only attention without a window can run");
+  std::vector<std::optional<int64_t>> windows(static_cast<size_t>(num_layers));
+  if (!json.has("layer_types")) {
+    for (int64_t i = std::max<int64_t>(first, 0); i < num_layers; ++i)
+      windows[static_cast<size_t>(i)] = window;
+    return windows;
   }
+  const std::vector<std::string> types = json.strings("layer_types");
+  if (types.size() != windows.size())
+    json.fail("layer_types", fmt::format("a list of num_hidden_layers ({}) texts", num_layers));
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (types[i] == "full_attention") continue;
+    if (types[i] != "sliding_attention")
+      json.refuse("layer_types", "only blocks of full_attention and of sliding_attention can run");
+    if (!window) json.refuse("layer_types", "blocks of sliding_attention need a sliding_window that is used");
+    windows[i] = window;
+  }
+  return windows;
 }
 
 // Mistral 3 also reads pictures, and the keys of its language model are in an object of their own.
@@ -88,25 +127,25 @@ Qwen3Config::Qwen3Config(const JsonConfig& json, Trunk of, const Defaults& defau
               : json.count("num_key_value_heads", kMaxQwenSize, defaults.num_key_value_heads)),
       head_dim(read_head_dim(json, trunk, hidden_size, num_attention_heads)),
       rms_norm_eps(json.number_within("rms_norm_eps", 0, 1, 1e-6)),
-      rope_theta(read_rope_theta(json)),
+      rope(json, head_dim),
+      activation(read_hidden_act(json)),
       where(json.where()) {
   if (num_attention_heads % num_key_value_heads != 0) {
     json.fail("num_key_value_heads",
               fmt::format("a divisor of num_attention_heads ({})", num_attention_heads));
   }
   if (head_dim % 2 != 0) json.fail("head_dim", "even");
-  const std::string activation = json.string("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") json.fail("hidden_act", "\"silu\"");
   json.value("max_position_embeddings");  // without scaling, this has no effect
   if (trunk == Trunk::kMistral3) {
     // All blocks have the window, unless it is null.
+    std::optional<int64_t> window;
     if (json.has("sliding_window") || json.value("sliding_window") == nullptr)
-      sliding_window = json.count("sliding_window", kMaxQwenSize, 4096);
+      window = json.count("sliding_window", kMaxQwenSize, 4096);
+    windows.resize(static_cast<size_t>(num_hidden_layers), window);
     return;
   }
-  if (json.boolean("attention_bias", false))
-    json.refuse("attention_bias", "only projections without a bias can run");
-  refuse_windows(json, num_hidden_layers);
+  attention_bias = json.boolean("attention_bias", false);
+  windows = read_windows(json, num_hidden_layers);
 }
 
 }  // namespace tessera::models

@@ -96,12 +96,12 @@ std::vector<Conditioning> Qwen3TextEncoder::encode(const std::vector<Prompt>& pr
     std::vector<int64_t> ids = template_alone ? *template_alone : tokenizer_.encode(turn, max_length, text);
     Range valid = {.begin = 0, .length = static_cast<int64_t>(ids.size())};
     require_positions(valid.length, own_.most_tokens);
+    const int64_t padding = max_length - valid.length;
     if (own_.pads) {
-      const int64_t padding = max_length - valid.length;
       if (tokenizer_.pads_left()) valid.begin = padding;
       ids.insert(tokenizer_.pads_left() ? ids.begin() : ids.end(), padding, *tokenizer_.pad_id());
     }
-    tokens.push_back({std::move(ids), valid});
+    tokens.push_back({std::move(ids), valid, own_.pads ? 0 : padding});
   }
   if (is_lost)
     log_warning(

@@ -215,11 +215,11 @@ bool is_of_flux2_klein(const Json& config) {
   return !takes_flux2_guidance(config);
 }
 
+// The pipeline gives no guidance scale, even to a transformer that would take one.
 DenoiserShape read_flux2_klein_shape(const std::filesystem::path& model) {
-  const JsonConfig config = JsonConfig::read(part_folder(model, "transformer") / "config.json");
-  if (config.boolean("guidance_embeds", true))
-    config.fail("guidance_embeds", "false, as in FLUX.2 klein; that of FLUX.2 dev is true");
-  return read_flux2_shape(model);
+  DenoiserShape shape = read_flux2_shape(model);
+  shape.takes_guidance_scale = false;
+  return shape;
 }
 
 DenoiserShape read_flux2_dev_shape(const std::filesystem::path& model) {

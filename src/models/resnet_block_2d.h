@@ -14,10 +14,12 @@ namespace tessera::models {
 // Adds two convolutions, each after GroupNorm and SiLU, to the input (which passes through a 1x1 convolution
 // if the number of channels changes). In a U-Net the step's embedding is added between the two.
 struct ResnetBlock2D {
+  using Activation = at::Tensor (*)(const at::Tensor&);
   struct Options {
     int64_t norm_groups = 32;
     double eps = 1e-6;
-    int64_t embedding_channels = 0;  // of the step's embedding; 0 without one
+    int64_t embedding_channels = 0;   // of the step's embedding; 0 without one
+    Activation activation = nullptr;  // in place of SiLU
   };
   ResnetBlock2D(const weights::Scope& scope, int64_t in, int64_t out, const Options& options);
 
@@ -29,6 +31,10 @@ struct ResnetBlock2D {
   nn::Conv2d conv1, conv2;
   std::optional<ops::Linear> time_emb_proj;
   std::optional<nn::Conv2d> conv_shortcut;
+  Activation activation;
+
+ private:
+  at::Tensor with_activation(const at::Tensor& x, const nn::Rows& rows, const at::Tensor& embedding) const;
 };
 
 }  // namespace tessera::models

@@ -330,7 +330,9 @@ std::unique_ptr<Denoiser> load_z_image(const std::filesystem::path& model, const
   const ZImageConfig config(files.config());
   const LocalBlocks local_blocks(config.blocks(), options.blocks);
   auto transformer = std::make_unique<ZImageTransformer>(files.scope(), config, local_blocks);
-  files.finish(statistics, local_blocks.is_all());
+  std::vector<std::string_view> ignored;
+  if (config.n_layers == 0) ignored = {"cap_", "context_refiner."};  // without blocks that see the text
+  files.finish(statistics, local_blocks.is_all(), ignored);
   return transformer;
 }
 

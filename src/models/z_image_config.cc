@@ -14,7 +14,7 @@ constexpr int64_t kMostTimeWidth = 256;
 ZImageConfig::ZImageConfig(const JsonConfig& json)
     : in_channels(json.count("in_channels", kMostOfZImage, 16)),
       dim(json.count("dim", kMostOfZImage, 3840)),
-      n_layers(json.count("n_layers", kMostOfZImage, 30)),
+      n_layers(json.integer("n_layers", 30)),
       n_refiner_layers(json.integer("n_refiner_layers", 2)),
       n_heads(json.count("n_heads", kMostOfZImage, 30)),
       cap_feat_dim(json.count("cap_feat_dim", kMostOfZImage, 2560)),
@@ -37,8 +37,11 @@ ZImageConfig::ZImageConfig(const JsonConfig& json)
   bool has_patch = false;
   for (size_t i = 0; i < sizes.size(); ++i) has_patch |= sizes[i] == 2 && frames[i] == 1;
   if (!has_patch) json.refuse("all_patch_size", "only patches of 2 x 2 latents and 1 frame can be had here");
-  if (n_refiner_layers < 0 || n_refiner_layers > kMostOfZImage)
-    json.fail("n_refiner_layers", fmt::format("from 0 to {}", kMostOfZImage));
+  for (const auto& [key, layers] :
+       {std::pair("n_layers", n_layers), {"n_refiner_layers", n_refiner_layers}}) {
+    if (layers < 0 || layers > kMostOfZImage) json.fail(key, fmt::format("from 0 to {}", kMostOfZImage));
+  }
+  if (blocks() == 0) json.fail("n_layers", "at least 1 without refiners (n_refiner_layers)");
   if (dim % n_heads != 0) json.fail("n_heads", fmt::format("a divisor of dim ({})", dim));
   const auto is_no_axis = [](int64_t features) { return features < 0 || features % 2 != 0; };
   if (axes_dims.size() != 3 || std::any_of(axes_dims.begin(), axes_dims.end(), is_no_axis) ||

@@ -188,7 +188,8 @@ std::unique_ptr<Sampler> make_with_steps(const Row& row, const JsonConfig& confi
   if (train_timesteps < 1 || train_timesteps > kMaxTrainTimesteps)
     config.fail("num_train_timesteps", fmt::format("from 1 to {}", kMaxTrainTimesteps));
   SamplerRun fewer = run;
-  fewer.steps = std::min(run.steps, train_timesteps);
+  // The noise levels of flow matching lie anywhere between those of training.
+  if (!row.name.class_name.starts_with("FlowMatch")) fewer.steps = std::min(run.steps, train_timesteps);
   std::exception_ptr refusal;
   constexpr int64_t kAttempts = 1000;  // each one makes a schedule
   const int64_t least = std::max<int64_t>(fewer.steps - kAttempts, 0);

@@ -131,7 +131,7 @@ FOLDERS = [
     (Z_IMAGE, part_of("text_encoder", "tiny-flux2-klein/text_encoder"), "the text encoder gives tokens of width"),
     (KLEIN, part_of("tokenizer", "tiny-pixart/tokenizer"), "tokenizer"), (KLEIN, keys(ENCODER, vocab_size=400), "has shape"),
     (KLEIN, keys(ENCODER, num_key_value_heads=3), "'num_key_value_heads' must be"), (KLEIN, keys(ENCODER, head_dim=5), "'head_dim' must be even"),
-    (KLEIN, keys(ENCODER, rope_parameters={"rope_type": "yarn", "rope_theta": 1e6}), "only angles without scaling can run"),
+    (KLEIN, keys(ENCODER, rope_parameters={"rope_type": "axial", "rope_theta": 1e6}), "angles can have the scalings linear, "),
     # Chat templates and tokenizers.
     (KLEIN, text("tokenizer/chat_template.jinja", "{{ messages }}"), "chat_template.jinja] the chat template"),
     (KLEIN, text("tokenizer/chat_template.jinja", ""), "chat template"),

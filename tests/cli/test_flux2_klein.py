@@ -156,10 +156,10 @@ def test_broken_models_of_klein(box):
     """One line each, before any weight is read."""
     TINY.refuse_cut_off(box)
     refuse = functools.partial(TINY.refuse_changed, box)
-    refuse("'guidance_embeds' must be false, as in FLUX.2 klein; that of FLUX.2 dev is true, got true", "transformer/config.json", guidance_embeds=True)
+    refuse("weight 'time_guidance_embed.guidance_embedder.linear_1.weight' is missing", "transformer/config.json", guidance_embeds=True)
     refuse("weight 'context_embedder.weight' has shape [32, 24], expected [32, 36]", "transformer/config.json", joint_attention_dim=36)
     refuse("must be a quarter of the 16 in_channels of the denoiser, got 8", "vae/config.json", latent_channels=8)
-    refuse("'num_hidden_layers'", "text_encoder/config.json", num_hidden_layers=26)
+    refuse("'num_hidden_layers'", "text_encoder/config.json", num_hidden_layers=26, layer_types=None)
     refuse("'vae' is [\"diffusers\",\"AutoencoderKL\"]: this class cannot run here; of diffusers these can: AutoencoderKLFlux2",
            "model_index.json", vae=["diffusers", "AutoencoderKL"])
     refuse("'is_distilled' must be", "model_index.json", is_distilled=1)

@@ -126,7 +126,9 @@ TEST(JsonConfig, ReadsWhatHasTheType) {
                                {"l", {1, 2}},
                                {"n", {1, 0.5}},
                                {"w", {"a", "b"}},
-                               {"one", 1}},
+                               {"one", 1},
+                               {"whole", -1024.0},
+                               {"wholes", {2.0, 3}}},
                           "file");
   EXPECT_EQ(config.integer("i"), -3);
   EXPECT_EQ(config.count("one", 9), 1);
@@ -137,6 +139,9 @@ TEST(JsonConfig, ReadsWhatHasTheType) {
   EXPECT_EQ(config.string("s"), "x");
   EXPECT_EQ(config.integers("i"), std::vector<int64_t>{-3});
   EXPECT_EQ(config.integers("l"), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(config.integer("whole"), -1024);
+  EXPECT_EQ(config.integers("whole"), std::vector<int64_t>{-1024});
+  EXPECT_EQ(config.integers("wholes"), (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(config.numbers("n"), (std::vector<double>{1, 0.5}));
   EXPECT_EQ(config.strings("w"), (std::vector<std::string>{"a", "b"}));
 }
@@ -148,12 +153,15 @@ TEST(JsonConfig, RefusesAnotherTypeAndWhatDoesNotFit) {
                                {"lu", {too_large}},
                                {"s", std::string(200, 'x')},
                                {"ten", 10},
-                               {"ten as a float", 10.0},
+                               {"inexact", 9007199254740992.0},
+                               {"halves", {1, 1.5}},
                                {"zero", 0}},
                           "file");
   EXPECT_EQ(refusal([&] { config.integer("f"); }), "[file] 'f' must be an integer, got 1.5");
-  EXPECT_EQ(refusal([&] { config.integer("ten as a float"); }),
-            "[file] 'ten as a float' must be an integer, got 10.0");
+  EXPECT_EQ(refusal([&] { config.integer("inexact"); }),
+            "[file] 'inexact' must be an integer, got 9007199254740992.0");
+  EXPECT_EQ(refusal([&] { config.integers("halves"); }),
+            "[file] 'halves' must be a list of integers, got [1,1.5]");
   EXPECT_EQ(refusal([&] { config.integer("u"); }), "[file] 'u' must be an integer, got 9223372036854775808");
   EXPECT_EQ(refusal([&] { config.count("u", 9); }), "[file] 'u' must be an integer, got 9223372036854775808");
   EXPECT_EQ(refusal([&] { config.count("ten", 9); }), "[file] 'ten' must be an integer from 1 to 9, got 10");

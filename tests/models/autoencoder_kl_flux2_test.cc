@@ -137,11 +137,12 @@ TEST(AutoencoderKLFlux2Config, RefusesWhatItCannotRun) {
     });
   };
   for (const char* json : {"{}", R"({"decoder_block_out_channels": null, "force_upcast": false})",
-                           R"({"decoder_block_out_channels": [96, 192, 384, 384]})"})
+                           R"({"decoder_block_out_channels": [96, 192, 384, 384]})",
+                           R"({"patch_size": [1, 4], "batch_norm_momentum": null})"})
     EXPECT_EQ(verdict(json), "") << json;
   for (const auto& [json, part] :
        {std::pair(R"({"_class_name": "AutoencoderKL"})", "'_class_name' must be \"AutoencoderKLFlux2\""),
-        {R"({"patch_size": [1, 4]})", "'patch_size' is [1,4]: the pipelines pack latents by 2 x 2"},
+        {R"({"patch_size": [1, 1]})", "'patch_size' is [1,1]: the pipelines pack latents by 2 x 2"},
         {R"({"decoder_block_out_channels": [96, 192, 384]})",
          "'decoder_block_out_channels' must be 4 numbers"},
         {R"({"block_out_channels": [8, 8, 8, 8], "decoder_block_out_channels": [96, 192, 384, 384]})",

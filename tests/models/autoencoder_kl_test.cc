@@ -195,31 +195,39 @@ TEST(AttentionBlock, LeavesWhatOthersHold) {
   EXPECT_FALSE(at::equal(result, before));
 }
 
+std::map<std::string, at::Tensor> resnet_weights(int64_t in, int64_t out) {
+  return {{"norm1.weight", at::randn({in}) * 0.3 + 1},
+          {"norm1.bias", at::randn({in}) * 0.3},
+          {"norm2.weight", at::randn({out}) * 0.3 + 1},
+          {"norm2.bias", at::randn({out}) * 0.3},
+          {"conv1.weight", at::randn({out, in, 3, 3}) / 24},
+          {"conv1.bias", at::randn({out}) * 0.3},
+          {"conv2.weight", at::randn({out, out, 3, 3}) / 34},
+          {"conv2.bias", at::randn({out}) * 0.3},
+          {"conv_shortcut.weight", at::randn({out, in, 1, 1}) / 8},
+          {"conv_shortcut.bias", at::randn({out})}};
+}
+
+// A residual block of separate operations.
+at::Tensor separate_resnet(const std::map<std::string, at::Tensor>& w, const at::Tensor& x, int64_t groups,
+                           ResnetBlock2D::Activation activation) {
+  const auto get = [&](const std::string& name) { return w.at(name).to(x.scalar_type()); };
+  const auto step = [&](const at::Tensor& t, const std::string& i) {
+    const at::Tensor n =
+        activation(at::group_norm(t, groups, get("norm" + i + ".weight"), get("norm" + i + ".bias"), 1e-6));
+    return at::conv2d(n, get("conv" + i + ".weight"), get("conv" + i + ".bias"), 1, 1);
+  };
+  return at::conv2d(x, get("conv_shortcut.weight"), get("conv_shortcut.bias")) + step(step(x, "1"), "2");
+}
+
 // Convolutions of 64 channels and more use other kernels.
 TEST(ResnetBlock2D, IsAsNearTheTruthInBf16AsSeparateOperations) {
   at::manual_seed(4);
   constexpr int64_t kIn = 64, kOut = 128, kGroups = 32;
-  std::map<std::string, at::Tensor> w = {{"norm1.weight", at::randn({kIn}) * 0.3 + 1},
-                                         {"norm1.bias", at::randn({kIn}) * 0.3},
-                                         {"norm2.weight", at::randn({kOut}) * 0.3 + 1},
-                                         {"norm2.bias", at::randn({kOut}) * 0.3},
-                                         {"conv1.weight", at::randn({kOut, kIn, 3, 3}) / 24},
-                                         {"conv1.bias", at::randn({kOut}) * 0.3},
-                                         {"conv2.weight", at::randn({kOut, kOut, 3, 3}) / 34},
-                                         {"conv2.bias", at::randn({kOut}) * 0.3},
-                                         {"conv_shortcut.weight", at::randn({kOut, kIn, 1, 1}) / 8},
-                                         {"conv_shortcut.bias", at::randn({kOut})}};
+  const std::map<std::string, at::Tensor> w = resnet_weights(kIn, kOut);
   const at::Tensor x = at::randn({2, kIn, 21, 18});
   const auto separate = [&](at::ScalarType dtype) {
-    const auto get = [&](const std::string& name) { return w.at(name).to(dtype); };
-    const auto step = [&](const at::Tensor& t, const std::string& i) {
-      const at::Tensor n =
-          at::silu(at::group_norm(t, kGroups, get("norm" + i + ".weight"), get("norm" + i + ".bias"), 1e-6));
-      return at::conv2d(n, get("conv" + i + ".weight"), get("conv" + i + ".bias"), 1, 1);
-    };
-    const at::Tensor input = x.to(dtype);
-    return at::conv2d(input, get("conv_shortcut.weight"), get("conv_shortcut.bias")) +
-           step(step(input, "1"), "2");
+    return separate_resnet(w, x.to(dtype), kGroups, [](const at::Tensor& t) { return at::silu(t); });
   };
   const CheckpointFixture file(w);
   const auto ours = [&](at::ScalarType dtype) {
@@ -233,6 +241,27 @@ TEST(ResnetBlock2D, IsAsNearTheTruthInBf16AsSeparateOperations) {
   };
   EXPECT_LE(relative_error(ours(at::kFloat), truth), kComponentTolerance);
   EXPECT_LE(std::sqrt(distance(ours(at::kBFloat16))), 1.1 * std::sqrt(distance(separate(at::kBFloat16))));
+}
+
+TEST(ResnetBlock2D, HasTheActivationOfTheFile) {
+  at::manual_seed(5);
+  constexpr int64_t kIn = 32, kOut = 64, kGroups = 8;
+  const std::map<std::string, at::Tensor> w = resnet_weights(kIn, kOut);
+  const at::Tensor x = at::randn({2, kIn, 9, 7});
+  const CheckpointFixture file(w);
+  for (const auto& [name, expected] : {std::pair<const char*, ResnetBlock2D::Activation>(
+                                           "gelu", [](const at::Tensor& t) { return at::gelu(t); }),
+                                       {"relu", [](const at::Tensor& t) { return at::relu(t); }},
+                                       {"mish", [](const at::Tensor& t) { return at::mish(t); }}}) {
+    const AutoencoderKLConfig config(JsonConfig(Json{{"act_fn", name}}, "config.json"));
+    const ResnetBlock2D block(file.scope(at::kFloat), kIn, kOut,
+                              {.norm_groups = kGroups, .activation = config.activation});
+    nn::Tokens tokens(parallel::Grid{.rows = x.size(2), .columns = x.size(3)});
+    EXPECT_LE(relative_error(block(x.contiguous(kChannelsLast), nn::Rows(tokens)),
+                             separate_resnet(w, x.to(at::kDouble), kGroups, expected)),
+              kComponentTolerance)
+        << name;
+  }
 }
 
 // Returns the error of the config's constructor for `json`, or its warnings if there is no error.
@@ -254,7 +283,8 @@ TEST(AutoencoderKLConfig, RefusesWhatItCannotRun) {
   };
   EXPECT_EQ(verdict("{}"), "");
   expect(R"({"_class_name": "AutoencoderTiny"})", "AutoencoderKL");
-  expect(R"({"act_fn": "relu"})", "silu");
+  expect(R"({"act_fn": "tanh"})",
+         "'act_fn' must be \"silu\", \"swish\" (the same), \"gelu\", \"relu\" or \"mish\"");
   expect(R"({"up_block_types": ["AttnUpDecoderBlock2D"]})", "UpDecoderBlock2D");
   expect(R"({"block_out_channels": [32, 64]})", "down_block_types");
   expect(R"({"block_out_channels": [33]})", "norm_num_groups");

@@ -89,21 +89,25 @@ TEST(Flux2Config, RefusesWhatItCannotRun) {
       return std::string(error.what());
     }
   };
-  for (const char* json : {"{}", R"({"out_channels": null})", R"({"out_channels": 128, "patch_size": 1})"})
+  for (const char* json : {"{}", R"({"out_channels": null})", R"({"out_channels": 128, "patch_size": 1})",
+                           R"({"axes_dims_rope": [128]})", R"({"axes_dims_rope": [32.0, 48, 48]})",
+                           R"({"num_layers": 0})", R"({"num_single_layers": 0})"})
     EXPECT_EQ(refusal(json), "accepted");
   for (const auto& [json, part] :
        {std::pair(R"({"patch_size": 2})", "'patch_size' is 2: the model would predict more channels"),
         {R"({"out_channels": 64})", "'out_channels' must be 128, as in_channels, or null"},
-        {R"({"axes_dims_rope": [32, 48, 48]})",
-         "'axes_dims_rope' must be four even numbers with the sum 128"},
-        {R"({"axes_dims_rope": [31, 33, 32, 32]})", "'axes_dims_rope' must be four even numbers"},
-        {R"({"axes_dims_rope": [32, 32, 32, 30]})", "'axes_dims_rope' must be four even numbers"},
+        {R"({"axes_dims_rope": [32, 32, 32, 16, 16]})",
+         "'axes_dims_rope' must be one to four even numbers with the sum 128"},
+        {R"({"axes_dims_rope": []})", "'axes_dims_rope' must be one to four even numbers"},
+        {R"({"axes_dims_rope": [31, 33, 32, 32]})", "'axes_dims_rope' must be one to four even numbers"},
+        {R"({"axes_dims_rope": [32, 32, 32, 30]})", "'axes_dims_rope' must be one to four even numbers"},
         {R"({"attention_head_dim": 64})", "with the sum 64 (attention_head_dim)"},
         {R"({"mlp_ratio": 0})", "'mlp_ratio' must be such that"},
         {R"({"mlp_ratio": 1e30})", "'mlp_ratio' must be such that"},
         {R"({"mlp_ratio": NaN})", "'mlp_ratio' must be such that"},
         {R"({"rope_theta": 0})", "'rope_theta' must be a positive number"},
-        {R"({"num_layers": 0})", "'num_layers'"},
+        {R"({"num_layers": -1})", "'num_layers' must be from 0"},
+        {R"({"num_layers": 0, "num_single_layers": 0})", "'num_single_layers' must be at least 1 without"},
         {R"({"eps": null})", "'eps'"}})
     EXPECT_NE(refusal(json).find(part), std::string::npos) << refusal(json);
 }

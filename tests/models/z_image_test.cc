@@ -62,6 +62,7 @@ TEST(ZImageConfig, RefusesWhatItCannotRun) {
   // diffusers makes as many heads of keys as of queries, and always takes the patches "2-1".
   EXPECT_EQ(refusal(R"({"n_kv_heads": 8, "siglip_feat_dim": null})"), "accepted");
   EXPECT_EQ(refusal(R"({"all_patch_size": [4, 2], "all_f_patch_size": [1, 1]})"), "accepted");
+  EXPECT_EQ(refusal(R"({"n_layers": 0})"), "accepted");
   for (const auto& [json, part] :
        {std::pair(R"({"siglip_feat_dim": 1152})",
                   "'siglip_feat_dim' is 1152: pictures as a part of the prompt"),
@@ -73,6 +74,8 @@ TEST(ZImageConfig, RefusesWhatItCannotRun) {
         {R"({"axes_lens": [32, 48]})", "'axes_lens' must be three positive numbers"},
         {R"({"n_heads": 7})", "'n_heads' must be a divisor of dim (3840)"},
         {R"({"n_refiner_layers": -1})", "'n_refiner_layers' must be from 0"},
+        {R"({"n_layers": -1})", "'n_layers' must be from 0"},
+        {R"({"n_layers": 0, "n_refiner_layers": 0})", "'n_layers' must be at least 1 without refiners"},
         {R"({"rope_theta": 0})", "'rope_theta' must be a positive number"},
         {R"({"norm_eps": null})", "'norm_eps'"}})
     EXPECT_NE(refusal(json).find(part), std::string::npos) << refusal(json);

@@ -32,7 +32,6 @@ TEST(MakeSampler, NamesTheLargestNumberOfStepsThatWorks) {
   expect("ddim", R"({"steps_offset": 1})", 999);  // 1000 steps reach beyond the last timestep
   expect("pndm", R"({"steps_offset": 1, "skip_prk_steps": true})", 999);
   expect("euler", "{}", 1000);
-  expect("flow-euler", "{}", 1000);
   expect("lcm", "{}", 50);
   expect("tcd", R"({"original_inference_steps": 70})", 70);
   expect("dpm++-singlestep", "{}", 1000);
@@ -44,6 +43,12 @@ TEST(MakeSampler, NamesTheLargestNumberOfStepsThatWorks) {
     expect(name, R"({"timestep_spacing": "trailing"})", 1000);
     expect(name, R"({"num_train_timesteps": 50})", 49);
   }
+}
+
+// Its noise levels lie anywhere between those of training.
+TEST(MakeSampler, TakesMoreStepsOfFlowMatchingThanTimestepsOfTraining) {
+  EXPECT_EQ(error_of("{}", "flow-euler", 1001), "none");
+  EXPECT_EQ(error_of(R"({"num_train_timesteps": 1})", "flow-euler", 3), "none");
 }
 
 // Pipelines that hand noise levels to their schedulers have others that cannot take them.

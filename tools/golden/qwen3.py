@@ -1,6 +1,7 @@
 """Writes tests/golden/qwen3_tokenizer, a small tokenizer with a chat template and the ids of difficult prompts as diffusers'
 pipelines take them, and tests/golden/qwen3-*: tiny random Qwen3 models with their hidden states in transformers and what
-diffusers' pipelines make of prompts."""
+diffusers' pipelines make of prompts; with qwen3-options also what transformers makes of scalings of rotary angles and of activations."""
+import copy
 import json
 import pathlib
 import shutil
@@ -11,6 +12,8 @@ import torch
 from diffusers import Flux2KleinPipeline, ZImagePipeline
 from safetensors.torch import save_file
 from transformers import Qwen2Tokenizer, Qwen3Config, Qwen3ForCausalLM, Qwen3Model
+from transformers.activations import ACT2FN
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from tools.golden import bpe_tokenizer as bpe
 
@@ -28,7 +31,26 @@ MODELS = {
     "qwen3-published": dict(vocab_size=61, hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,
                             num_key_value_heads=2, head_dim=8, rms_norm_eps=1e-5, tie_word_embeddings=True,
                             rope_parameters={"rope_type": "default", "rope_theta": 500.0}),
+    # What published files leave as it is by default. The window is shorter than texts and than padding.
+    "qwen3-options": dict(vocab_size=67, hidden_size=18, intermediate_size=29, num_hidden_layers=5, num_attention_heads=6, num_key_value_heads=2,
+                          head_dim=12, hidden_act="gelu_pytorch_tanh", attention_bias=True, use_sliding_window=True, sliding_window=6,
+                          layer_types=["full_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+                          rope_parameters={"rope_type": "yarn", "rope_theta": 300.0, "factor": 4.0, "original_max_position_embeddings": 16}),
 }
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"rope_type": "yarn", "factor": 4.0}
+ROPES = [{"rope_type": "default"}, {"rope_type": "default", "rope_theta": 500.0}, {"rope_type": "linear", "factor": 3.0, "rope_theta": 1e6},
+         {"rope_type": "proportional"}, {"rope_type": "proportional", "partial_rotary_factor": 0.4, "factor": 2.0},
+         {**LLAMA3, "original_max_position_embeddings": 256}, {**LLAMA3, "rope_theta": 5e5},
+         {**YARN, "original_max_position_embeddings": 64}, {**YARN, "factor": None, "original_max_position_embeddings": 512}, YARN,
+         {**YARN, "factor": 0.5}, {**YARN, "original_max_position_embeddings": 100, "beta_fast": 8, "beta_slow": 2, "truncate": False},
+         {**YARN, "attention_factor": 1.5, "rope_theta": 50.0}, {**YARN, "mscale": 0.7, "mscale_all_dim": 1.2}, {**YARN, "mscale": 0.7}]
+LONG = {"rope_type": "longrope", "short_factor": [1 + 0.1 * i for i in range(13)], "long_factor": [2 + 0.5 * i for i in range(13)]}
+OF_LENGTH = [({"rope_type": "dynamic", "factor": 3.0}, 2048), ({"rope_type": "dynamic", "factor": 3.0}, 5000),
+             (LONG, 40), ({**LONG, "original_max_position_embeddings": 512}, 512), ({**LONG, "original_max_position_embeddings": 512}, 513),
+             ({**LONG, "original_max_position_embeddings": 100, "factor": 1.0, "rope_theta": 77.0}, 101)]
+ACTIVATIONS = ["silu", "swish", "gelu", "gelu_python", "gelu_10", "gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh",
+               "quick_gelu", "hardswish", "laplace", "sqrtsoftplus", "relu", "relu2", "relu6", "leaky_relu", "mish", "sigmoid", "tanh", "linear"]
 LENGTHS = [1, 7, 40]
 PADDED, VALID = 20, 7
 DTYPES = ((torch.float32, ""), (torch.bfloat16, ".bf16"), (torch.float16, ".fp16"))
@@ -75,7 +97,7 @@ def write_model(name, options, number, tokenizer):
     kind = Qwen3ForCausalLM if name == "qwen3-published" else Qwen3Model
     model = kind(Qwen3Config(**options)).eval()
     for parameter in model.parameters():
-        if parameter.dim() == 1:
+        if parameter.dim() == 1:  # a norm, or a bias
             torch.nn.init.normal_(parameter, mean=1.0, std=0.4)
         else:
             torch.nn.init.normal_(parameter, std=1.5 * parameter[0].numel() ** -0.5)
@@ -110,10 +132,24 @@ def write_model(name, options, number, tokenizer):
     save_file(golden, ROOT / name / "golden" / "golden.safetensors")
 
 
+def write_options():
+    """Frequencies and factors by what config.json says, and activations of some numbers."""
+    ropes = []
+    for options, tokens in [*((options, 7) for options in ROPES), *OF_LENGTH]:
+        config = {"head_dim": 26, "max_position_embeddings": 2048, "rope_parameters": options}
+        rotary = Qwen3RotaryEmbedding(Qwen3Config(**copy.deepcopy(config)))
+        rotary(torch.zeros(1), torch.arange(tokens)[None])
+        ropes.append({"config": config, "tokens": tokens, "frequencies": rotary.inv_freq.tolist(), "factor": rotary.attention_scaling})
+    x = torch.tensor([-30.0, -11, -3, -1.5, -0.7, -0.1, 0, 0.2, 0.5, 1, 2.5, 5.5, 7, 12, 30])
+    bpe.write_json(ROOT / "qwen3-options" / "golden" / "options.json",
+                   {"ropes": ropes, "x": x.tolist(), "activations": {name: ACT2FN[name](x).tolist() for name in ACTIVATIONS}})
+
+
 def main():
     tokenizer = write_tokenizer()
     for number, (name, options) in enumerate(MODELS.items()):
         write_model(name, options, number, tokenizer)
+    write_options()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from PIL import Image
 from tools.parity import pixart as parity
 from tools.parity import z_image as parity_z_image
 from tools.parity.pixart import CIRCLE, FLOW, LONG, THREE
-from tools.parity.z_image import EACH, PIPELINE, SPECIAL
+from tools.parity.z_image import BIASED, EACH, PIPELINE, SPECIAL, WINDOWS, YARN
 
 SHIFT = (FLOW, {"shift": 3.0, "use_dynamic_shifting": True})  # as released
 LAYERS = 28  # of text, of which the denoiser takes the states behind 9, 18 and 27
@@ -212,6 +212,23 @@ ROWS = [
     klein("pictures in other formats", references=((83, 101, ".webp"), (64, 75, ".bmp"))),
     klein("pictures in JPEG", references=((83, 101, ".jpg"), (75, 64, ".jpeg"))),
     klein("prompts padded at the left", prompts=THREE, negative=EACH, tokenizer={"padding_side": "left"}),
+    # Options that published files leave as they are by default.
+    klein("more steps than timesteps of training", scheduler=(FLOW, {**SHIFT[1], "num_train_timesteps": 3})),
+    klein("two axes", transformer={"axes_dims_rope": [4, 4]}), klein("one axis", heads=(2, 12), transformer={"axes_dims_rope": [12]}),
+    klein("three axes, pictures", heads=(2, 16), transformer={"axes_dims_rope": [4, 8, 4]}, references=((64, 80), (100, 64))),
+    klein("no double blocks", layers=0), klein("no single blocks", singles=0, layers=2),
+    klein("a transformer that takes the guidance scale", transformer={"guidance_embeds": True}),
+    klein("VAE with GELU, a picture", vae={"act_fn": "gelu"}, references=((80, 112),)),
+    klein("VAE with patches of 1 x 4", vae={"patch_size": (1, 4)}),
+    *[klein(name, text=options, prompts=THREE, negative=EACH, **more) for name, options, more in parity_z_image.TEXTS
+      if name.split()[0] not in ("LongRoPE,", "dynamic")],
+    klein("dynamic scaling", text={"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}, "max_position_embeddings": 40}),
+    klein("a window behind the states", text={**WINDOWS, "max_window_layers": 27}),
+    *[ranks(flags, "two axes, options of the text encoder", transformer={"axes_dims_rope": [4, 4]}, text={**BIASED, **WINDOWS, **YARN})
+      for flags in ("--tensor-parallel-degree 2", "--ring-degree 3", f"{PIPELINE} 2 --num-pipeline-patch 2 --warmup-steps 4")],
+    *[ranks(f"{PIPELINE} 2 --num-pipeline-patch 2 --warmup-steps 4", name, **options) for name, options in
+      (("no double blocks", {"layers": 0}), ("no single blocks", {"layers": 2, "singles": 0}))],
+    bf16("options of the text encoder", text={**BIASED, **WINDOWS, **YARN}),
 ]
 
 

@@ -49,8 +49,8 @@ VAE = {
     "layers_per_block": [2], "norm_num_groups": [2], "scaling_factor": [0.5], "shift_factor": [0.3],
     "latents_mean": [[0.1, 0.2, 0.3, 0.4]], "latents_std": [[1.0, 2.0, 0.5, 1.5]], "force_upcast": [False],
     "use_quant_conv": [False], "use_post_quant_conv": [False], "mid_block_add_attention": [False], "sample_size": [8, 64],
-    "block_out_channels": [(4, 8, 8, 8), (8, 4, 4, 8)]}
-RARE_VAE = {"act_fn": ["gelu", "swish"], "out_channels": [1, 4]}
+    "block_out_channels": [(4, 8, 8, 8), (8, 4, 4, 8)], "act_fn": ["gelu", "relu", "mish", "swish"]}
+RARE_VAE = {"act_fn": ["tanh"], "out_channels": [1, 4]}
 CLIP = {
     "hidden_act": ["gelu"], "layer_norm_eps": [1e-6, 1e-3], "attention_dropout": [0.5], "num_hidden_layers": [2, 3],
     "intermediate_size": [56], "num_attention_heads": [2, 6], "initializer_factor": [2.0], "max_position_embeddings": [96],
@@ -69,29 +69,31 @@ RARE_PIXART = {"activation_fn": ["gelu", "geglu", "silu"], "norm_type": ["layer_
                "attention_type": ["gated"]}
 Z_IMAGE = {
     "qk_norm": [False], "norm_eps": [1e-3], "rope_theta": [100.0, 10000.0], "t_scale": [300.0], "n_refiner_layers": [0, 1, 3],
-    "n_layers": [1, 3], "n_kv_heads": [1], "axes_dims": [[2, 4, 6], [8, 2, 2], [0, 6, 6]], "axes_lens": [[640, 8, 8]]}
+    "n_layers": [0, 1, 3], "n_kv_heads": [1], "axes_dims": [[2, 4, 6], [8, 2, 2], [0, 6, 6]], "axes_lens": [[640, 8, 8]]}
 RARE_Z_IMAGE = {"all_patch_size": [(2, 4), (4,)], "siglip_feat_dim": [8], "axes_lens": [[40, 64, 64], [33, 8, 8], [640, 3, 64]],
                 "n_refiner_layers": [-1]}
 FLUX2 = {
-    "mlp_ratio": [1.5, 2.3], "rope_theta": [100, 10000], "eps": [1e-3], "timestep_guidance_channels": [10, 37, 64], "num_layers": [2, 3],
-    "num_single_layers": [1, 3], "axes_dims_rope": [[0, 2, 4, 2], [2, 6, 0, 0]]}
-RARE_FLUX2 = {"guidance_embeds": [True], "patch_size": [2], "out_channels": [8, 16], "num_layers": [0], "num_single_layers": [0],
-              "axes_dims_rope": [[2, 2, 4], [1, 3, 2, 2]]}
+    "mlp_ratio": [1.5, 2.3], "rope_theta": [100, 10000], "eps": [1e-3], "timestep_guidance_channels": [10, 37, 64], "num_layers": [0, 2, 3],
+    "num_single_layers": [0, 1, 3], "axes_dims_rope": [[0, 2, 4, 2], [2, 6, 0, 0], [2, 2, 4], [4, 4], [8]], "guidance_embeds": [True]}
+RARE_FLUX2 = {"patch_size": [2], "out_channels": [8, 16], "axes_dims_rope": [[2, 2, 2, 2, 0], [1, 3, 2, 2]]}
 FLUX2_VAE = {
     "layers_per_block": [2], "norm_num_groups": [2], "batch_norm_eps": [0.5], "batch_norm_momentum": [0.3], "use_quant_conv": [False],
     "use_post_quant_conv": [False], "mid_block_add_attention": [False], "sample_size": [8, 64], "block_out_channels": [(4, 8, 8), (8, 4, 4, 8)],
-    "decoder_block_out_channels": [(8, 4, 12, 8)]}
-RARE_FLUX2_VAE = {"act_fn": ["gelu", "swish"], "out_channels": [1, 4], "patch_size": [(1, 1), (1, 4)]}
+    "decoder_block_out_channels": [(8, 4, 12, 8)], "act_fn": ["gelu", "relu", "mish", "swish"]}
+RARE_FLUX2_VAE = {"act_fn": ["tanh"], "out_channels": [1, 4], "patch_size": [(1, 1), (1, 4)]}
 QWEN3 = {
     "num_key_value_heads": [1, 4], "head_dim": [6, 10], "num_hidden_layers": [1, 2, 4], "rms_norm_eps": [1e-3], "intermediate_size": [44],
-    "hidden_size": [24], "tie_word_embeddings": [True], "rope_parameters": [{"rope_type": "default", "rope_theta": 300.0}],
-    "initializer_range": [0.1], "attention_dropout": [0.3]}
-RARE_QWEN3 = {"hidden_act": ["gelu", "swish"], "attention_bias": [True], "max_position_embeddings": [64],
+    "hidden_size": [24], "tie_word_embeddings": [True], "initializer_range": [0.1], "attention_dropout": [0.3], "attention_bias": [True],
+    "hidden_act": ["gelu", "relu", "swish"], "max_position_embeddings": [64], "use_sliding_window": [True], "sliding_window": [4, 30],
+    "max_window_layers": [0, 1],
+    "rope_parameters": [{"rope_type": "default", "rope_theta": 300.0}, {"rope_type": "dynamic", "factor": 3.0},
+                        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}]}
+RARE_QWEN3 = {"hidden_act": ["prelu"], "rope_parameters": [{"rope_type": "axial"}],
               "layer_types": [["full_attention", "sliding_attention", "full_attention"]]}
 FLOW = {
     "shift": [1.0, 6.0], "use_dynamic_shifting": [True], "time_shift_type": ["linear"], "base_shift": [0.7], "max_shift": [2.0],
     "base_image_seq_len": [100], "max_image_seq_len": [2000], "shift_terminal": [0.1], "use_karras_sigmas": [True],
-    "use_exponential_sigmas": [True], "use_beta_sigmas": [True], "num_train_timesteps": [500], "invert_sigmas": [True]}
+    "use_exponential_sigmas": [True], "use_beta_sigmas": [True], "num_train_timesteps": [500, 2], "invert_sigmas": [True]}
 RARE_SHARE = 0.25
 FAMILIES = ("1.5", "2.1", "XL", "Alpha", "Sigma", "Z-Image", "klein")
 INDEX = {"force_zeros_for_empty_prompt": [False, None]}

@@ -178,6 +178,20 @@ def files(make, make_ranks, make_bf16):
 
 
 PIPELINE = "--pipefusion-parallel-degree"
+FULL, SLIDING = ["full_attention"], ["sliding_attention"]
+WINDOWS = {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}
+BIASED = {"attention_bias": True, "hidden_act": "gelu_pytorch_tanh"}
+YARN = {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 128, "short_factor": [1, 1.5, 2, 3],
+            "long_factor": [2, 4, 6, 8]}
+TEXTS = [("biases of a text encoder", BIASED, {}), ("windows", WINDOWS, {}), ("a window of one token", {**WINDOWS, "sliding_window": 1}, {}),
+         ("windows, padded at the left", WINDOWS, {"tokenizer": {"padding_side": "left"}}), ("YaRN", YARN, {}),
+         ("linear scaling", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}}, {}),
+         ("the scaling of Llama 3", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
+                                                         "high_freq_factor": 4.0, "original_max_position_embeddings": 64}}, {}),
+         ("dynamic scaling", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}, "max_position_embeddings": 100}, {}),
+         ("LongRoPE, short", {"rope_parameters": LONGROPE}, {"tokens": 128}), ("LongRoPE, long", {"rope_parameters": LONGROPE}, {}),
+         *[(name, {"hidden_act": name}, {}) for name in ("relu", "gelu", "quick_gelu", "relu2", "mish", "tanh", "linear")]]
 LIMITED = {"cfg_normalization": 1, "cfg_truncation": 0.6}
 ROWS = [
     # These resemble the released models, at the program's defaults.
@@ -263,6 +277,16 @@ ROWS = [
     bf16("saved in bf16", saved="bf16", guidance=2.0), bf16("--ulysses-degree 2", flags="--ulysses-degree 2"),
     # The transformer in a file of its own.
     *files(z, ranks, bf16),
+    # Options that published files leave as they are by default.
+    z("more steps than timesteps of training", scheduler=(FLOW, {"num_train_timesteps": 4})),
+    z("no layers, which leaves out the text", transformer={"n_layers": 0}),
+    *[z(name, text=options, prompts=THREE, **more) for name, options, more in TEXTS],
+    *[z(f"VAE with {name}", vae={"act_fn": name}) for name in ("gelu", "relu", "mish")],
+    z("a window in the layer behind the state", text={**WINDOWS, "sliding_window": 1, "layer_types": 2 * FULL + SLIDING}),
+    ranks("--ring-degree 3", "VAE with mish", vae={"act_fn": "mish"}, size=(112, 48)),
+    *[ranks(flags, "options of the text encoder", text={**BIASED, **WINDOWS, **YARN}) for flags in
+      ("--tensor-parallel-degree 2", "--ulysses-degree 3", f"{PIPELINE} 2 --num-pipeline-patch 2 --warmup-steps 4")],
+    bf16("options of the text encoder", text={**BIASED, **WINDOWS, **YARN}),
 ]
 
 
