@@ -53,17 +53,35 @@ std::vector<double> training_sigmas(double shift, int64_t train_timesteps, int64
   return sigmas;
 }
 
+// Shifts the levels and stretches them to the terminal one, with the roundings of diffusers' expressions in
+// NumPy: a model that scales its timesteps by thousands notices the last bit.
+template <typename Real>
+void shift_levels(const JsonConfig& config, bool dynamic, double shift, std::vector<double>& sigmas) {
+  const Real factor = static_cast<Real>(shift), less = static_cast<Real>(shift - 1),
+             left = static_cast<Real>(1 - config.number("shift_terminal", 0, Null::kDefault));
+  for (double& each : sigmas) {
+    const auto sigma = static_cast<Real>(each);
+    each = dynamic ? factor / (factor + (1 / sigma - 1)) : factor * sigma / (1 + less * sigma);
+  }
+  if (left == 1) return;
+  const Real scale = (1 - static_cast<Real>(sigmas.back())) / left;
+  for (double& each : sigmas) each = 1 - (1 - static_cast<Real>(each)) / scale;
+}
+
 std::vector<double> flow_sigmas(const JsonConfig& config, int64_t train_timesteps, const SamplerRun& run) {
   const bool dynamic = config.boolean("use_dynamic_shifting", false);
-  const double fixed_shift = config.number("shift", 1);
+  const double fixed_shift = config.number("shift", 1, dynamic ? Null::kDefault : Null::kRefused);
   // diffusers' pipelines with a rule for mu leave the levels to a file with this option.
   const bool has_own = run.mu && config.boolean("use_flow_sigmas", false);
-  std::vector<double> sigmas = run.has_even_sigmas && !has_own
-                                   ? even_sigmas(run.steps)
-                                   : training_sigmas(dynamic ? 1 : fixed_shift, train_timesteps, run.steps);
   const double shift = dynamic ? dynamic_shift(config, run) : fixed_shift;
-  for (double& sigma : sigmas) sigma = shifted_sigma(shift, sigma);
-  stretch_to_terminal(config, sigmas);
+  std::vector<double> sigmas;
+  if (run.has_even_sigmas && !has_own) {
+    sigmas = even_sigmas(run.steps);
+    shift_levels<float>(config, dynamic, shift, sigmas);
+  } else {
+    sigmas = training_sigmas(dynamic ? 1 : fixed_shift, train_timesteps, run.steps);
+    shift_levels<double>(config, dynamic, shift, sigmas);
+  }
   return respaced_sigmas(config, sigmas.front(), sigmas.back(), run.steps).value_or(sigmas);
 }
 

@@ -85,5 +85,21 @@ INSTANTIATE_TEST_SUITE_P(Diffusers, GoldenTest,
                          testing::Range(0, static_cast<int>(golden().values().at("cases").size())),
                          case_name);
 
+// Models may scale timesteps by thousands. The numbers are those of FlowMatchEulerDiscreteScheduler in
+// diffusers 0.42.1, given np.linspace(1.0, 1 / 7, 7), and with the second options mu = 0.93.
+TEST(FlowMatching, EvenLevelsAreThoseOfDiffusersInEveryBit) {
+  const auto timesteps = [](const char* options, std::optional<double> mu) {
+    return make_sampler({parse_json(options, "file.json"), "file.json"}, "flow-euler",
+                        {.steps = 7, .has_even_sigmas = true, .mu = mu})
+        ->timesteps();
+  };
+  EXPECT_EQ(timesteps(R"({"shift": 3.0, "shift_terminal": 0.1})", std::nullopt),
+            (std::vector<double>{0x1.f4p+9, 0x1.d07942p+9, 0x1.a49694p+9, 0x1.6d0002p+9, 0x1.244ec4p+9,
+                                 0x1.825d1ep+8, 0x1.900006p+6}));
+  EXPECT_EQ(timesteps(R"({"use_dynamic_shifting": true})", 0.93),
+            (std::vector<double>{0x1.f4p+9, 0x1.d52636p+9, 0x1.afd872p+9, 0x1.81d3e4p+9, 0x1.47a37cp+9,
+                                 0x1.f76d66p+8, 0x1.28f8cep+8}));
+}
+
 }  // namespace
 }  // namespace tessera::samplers
