@@ -72,11 +72,10 @@ def test_a_pattern_that_is_not_known(box):
 
 
 def test_a_window_of_the_text_encoder(box):
+    """One that covers all tokens changes nothing; what others give is compared with transformers in unit tests."""
     model = TINY.copy(box)
     path = model / "text_encoder" / "config.json"
     text = json.loads(path.read_text())["text_config"]
-    change_json(path, text_config={**text, "sliding_window": 100})
-    TINY.refuse(box, 2, "each of which would see 100 at most ('sliding_window' in its config.json); only attention without a window can run", model=model)
     change_json(path, text_config={**text, "sliding_window": 512})
     TINY.expect_latents(box, "guided", model=model)
 
