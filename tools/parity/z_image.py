@@ -242,7 +242,7 @@ ROWS = [
                                                  "rope_parameters": {"rope_type": "default", "rope_theta": 300.0}}),
     # These vary the VAE.
     z("VAE with quant convs", vae={"use_quant_conv": True, "use_post_quant_conv": True}),
-    z("VAE without a shift", vae={"shift_factor": None}), z("VAE with another shift", vae={"shift_factor": -0.7, "scaling_factor": 1.3}),
+    z("VAE with a shift of 0", vae={"shift_factor": 0.0}), z("VAE with another shift", vae={"shift_factor": -0.7, "scaling_factor": 1.3}),
     z("VAE with latent statistics", vae={"latents_mean": [0.5, -0.5, 0.2, 1], "latents_std": [2, 0.5, 3, 1]}),
     z("VAE of 4 x 4", vae={"block_out_channels": (4, 8, 12)}, size=(40, 56)),
     z("VAE of 2 layers, wider", vae={"block_out_channels": (12, 24, 24, 36), "layers_per_block": 2, "norm_num_groups": 6}),
