@@ -40,7 +40,7 @@ const Fields<PlanArguments>& plan_fields() {
       plain_field(
           &P::link_gb_per_s,
           {"link_gb_per_s", "Bandwidth of the link: the GB/s that a device can send [the machine file's]",
-           machine, "N"}),
+           machine, "N", 1e-6, 1e9}),
       plain_field(&P::memory_limit,
                   {"memory_limit", "GiB that a device may hold [its memory, if the machine file has it]",
                    machine, "GIB"}),
@@ -300,6 +300,8 @@ void run_plan(const PlanArguments& given) {
   if (wish.degrees() > 1 || wish.nproc) {
     if (arguments.requests_per_minute)
       usage_error(field("requests_per_minute"), "is for a search of layouts; leave out the degrees");
+    if (arguments.memory_limit)
+      usage_error(field("memory_limit"), "is for a search of layouts; leave out the degrees");
     print_prediction(arguments, job::traced_job(arguments.run), machine);
     return;
   }

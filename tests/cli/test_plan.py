@@ -96,6 +96,8 @@ def test_a_server_is_dealt_to_worlds(box):
     assert beyond.code == 0 and f"the most is {few['most_per_minute']:.4g}." in beyond.out, beyond
     box.refuse(2, "--requests-per-minute", "plan", *words, "--requests-per-minute", "0")
     box.refuse(2, "--requests-per-minute", "plan", *MODEL, "--machine", "l40", "--ulysses-degree", "2", "--requests-per-minute", "1")
+    box.refuse(2, "--memory-limit", "plan", *MODEL, "--machine", "l40", "--ulysses-degree", "2", "--memory-limit", "1")
+    box.refuse(2, "[--link-gb-per-s] must be from 1e-06 to", "plan", *MODEL, "--machine", "l40", "--devices", "2", "--link-gb-per-s", "0")
     box.refuse(2, "nearest is", "plan", *words, "--requests-per-minute", "1", "--memory-limit", "0.1")
 
 
